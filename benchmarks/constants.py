@@ -1,4 +1,4 @@
-"""What the numeric constants of the methods are worth: evaluations with each of them halved and doubled.
+"""What each stage and each numeric constant of the methods is worth: solves with one switched off, halved and doubled.
 
 Every number at the top of a module of `krylov`, `globalize`, `linearize`, `nonlinear`, `precondition`, `problem` and
 `stopping` is varied alone, in its module and wherever it is imported. Counted are evaluations, and the systems that
@@ -6,9 +6,12 @@ are solved: the 23 problems of Burkardt, those of Moré, Garbow and Hillstrom fr
 differential equations, sparse systems, and implicit layers, by "auto", and the first sets by Newton–Krylov too. A
 constant that changes no count here bounds memory or time, or guards against what these problems do not have.
 
+A stage of a plan is switched off for each system; counted are solved systems and evaluations, set by set.
+
 Usage::
 
-    python -m benchmarks.constants                                          # minutes
+    python -m benchmarks.constants --stages                                 # minutes: what each stage earns
+    python -m benchmarks.constants                                          # hours
     python -m benchmarks.constants --only krylov --write docs/performance/constants.md
 """
 
@@ -16,8 +19,10 @@ from __future__ import annotations
 
 import argparse
 import ast
+import dataclasses
 import importlib
 import io
+import json
 import pkgutil
 import sys
 import tokenize
@@ -33,10 +38,13 @@ import numpy as np
 
 import implicitsolve as ims
 from benchmarks.benchmarks.problems import burkardt_problems, classic_problems, pde_gallery
+from benchmarks.robustness import sets as robustness_sets
 from benchmarks.robustness import started
+from benchmarks.rootless_systems import Case, hopeless_cases, layer_cases, solvable_cases
 from benchmarks.sparse_problems import sparse_gallery
 from benchmarks.structure import is_number
 from implicitsolve.adapters import gru_parameters, implicit_gru
+from implicitsolve.nonlinear import _plan
 
 FOLDERS = ("globalize", "krylov", "linearize", "nonlinear", "precondition", "problem", "stopping")
 FACTORS = (0.5, 2.0)
@@ -175,6 +183,121 @@ def table(found: list[Constant], plain: tuple[int, int]) -> str:
     return "\n".join(lines)
 
 
+Solves = dict[str, list[Callable[[], Any]]]
+NEVER = _plan.Condition("never", lambda context, solution: np.zeros(solution.status.size, dtype=bool))
+STORED = Path(__file__).with_name("ablation.json")
+
+
+def sets() -> Solves:
+    """All solves of the ablation, by set."""
+
+    def of(case: Case) -> Callable[[], Any]:
+        return partial(ims.root, case.problem, case.x0, stop=ims.NonlinearStop(atol=case.atol))
+
+    def plain(p: Any, x0: Any) -> Callable[[], Any]:
+        return partial(ims.root, p.residual, x0, stop=ims.NonlinearStop(atol=p.tolerance(), rtol=0.0))
+
+    published = robustness_sets()
+    sparse = published.pop("sparse gallery, quick")
+    return {
+        "robustness": [plain(*case) for cases in published.values() for case in cases],
+        "hard": [of(case) for case in solvable_cases() if not case.name.startswith("mgh")],
+        "sparse": [plain(*case) for case in sparse],
+        "layers": [*layers(), *map(of, layer_cases())],
+        "rootless": [of(case) for case in hopeless_cases() if np.size(case.start) <= MOST],
+    }
+
+
+def in_words(stage: Any) -> str:
+    """A stage as the plan prints it, without its share."""
+    words = str(stage.method) if stage.is_search else stage.name
+    return words + (f", where {stage.when.words}" if stage.when.words else "")
+
+
+@contextmanager
+def without(stage: str) -> Iterator[set[str]]:
+    """Switch a stage off; yield the set of stages that have applied."""
+    run, applied = _plan.run, set[str]()
+
+    def observed(part: Any) -> Any:
+        def holds(context: Any, solution: Any) -> Any:
+            found = part.when.holds(context, solution)
+            if found.any():
+                applied.add(in_words(part))
+            return found
+
+        words = part.when.words
+        return dataclasses.replace(part, when=NEVER if in_words(part) == stage else _plan.Condition(words, holds))
+
+    def changed(stages: Any, *rest: Any) -> Any:
+        return run([observed(part) for part in stages], *rest)
+
+    users = [
+        module
+        for name, module in sys.modules.items()
+        if name.startswith("implicitsolve") and vars(module).get("run") is run
+    ]
+    for user in users:
+        vars(user)["run"] = changed
+    try:
+        yield applied
+    finally:
+        for user in users:
+            vars(user)["run"] = run
+
+
+def ablation() -> dict[str, dict[str, tuple[int, int, int]]]:
+    """Evaluations, systems solved and solves concerned, by stage and set; "" is the whole plan.
+
+    A stage is switched off in the solves in which it has applied; where it was the last, nothing is left to solve with.
+    """
+    found: dict[str, dict[str, tuple[int, int, int]]] = {"": {}}
+    for name, cases in sets().items():
+        plain, users = [], dict[str, list[int]]()
+        for place, case in enumerate(cases):
+            with without("") as applied:
+                plain.append(counted([case]))
+            for stage in applied:
+                users.setdefault(stage, []).append(place)
+        found[""][name] = (*map(sum, zip(*plain)), len(cases))  # type: ignore[assignment]
+        for stage, places in sorted(users.items()):
+            with without(stage):
+                changed = [counted([cases[place]]) for place in places]
+            less = [(a - c, b - d) for (a, b), (c, d) in zip(changed, (plain[place] for place in places))]
+            evaluations, solved = map(sum, zip(*less))
+            found.setdefault(stage, {})[name] = evaluations, solved, len(places)
+            print(name, stage, found[stage][name], sep=" | ", flush=True)
+    return found
+
+
+def ablation_table(found: dict[str, dict[str, Any]]) -> str:
+    """Markdown: by stage and set, solves concerned, systems solved more or fewer, and evaluations in percent."""
+    plain = found[""]
+    lines = ["| stage switched off | " + " | ".join(plain) + " |", "| --- |" + " --- |" * len(plain)]
+    whole = [
+        f"{solved} solved of {cases} solves, {evaluations:,} evaluations"
+        for evaluations, solved, cases in plain.values()
+    ]
+    lines.append("| none | " + " | ".join(whole) + " |")
+    for stage, counts in list(found.items())[1:]:
+        cells = []
+        for name, (total, _, _) in plain.items():
+            evaluations, solved, cases = counts.get(name, (0, 0, 0))
+            cells.append(f"{solved:+d} solved, {100 * evaluations / total:+.1f} %, of {cases}" if cases else "")
+        lines.append(f"| {stage} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+ABLATION = """# What the stages earn
+
+Each stage of the plans of "auto" was switched off, for every system alone, and the solves in which it had applied were
+repeated: systems solved more or fewer, evaluations more or fewer in percent of the set's, and how many solves it had
+applied in. Fewer evaluations on systems without roots are no gain where systems that have roots are lost. Written by
+`python -m benchmarks.constants --stages`, which stores the counts in `benchmarks/ablation.json`.
+
+{table}
+"""
+
 PAGE = """# What the constants are worth
 
 Each number that the methods decide by was halved and doubled, alone, and the evaluations of all solves counted again:
@@ -191,7 +314,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Evaluations with each constant halved and doubled.")
     parser.add_argument("--only", help="constants whose names, after those of their modules, contain this")
     parser.add_argument("--write", type=Path, help="a page for the docs")
+    parser.add_argument("--stages", action="store_true", help="switch the stages off instead; store the counts")
     options = parser.parse_args(arguments)
+    if options.stages:
+        counts = ablation()
+        STORED.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+        page = options.write or Path("docs/performance/ablation.md")
+        page.write_text(ABLATION.format(table=ablation_table(counts)), encoding="utf-8")
+        return
     cases = solves()
     plain, found = counted(cases), constants(options.only)
     for constant in found:

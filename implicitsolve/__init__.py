@@ -36,7 +36,7 @@ from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearo
 from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.problem import Problem
 from implicitsolve.result import Counts, LinearResult, NewtonStep, NonlinearResult
-from implicitsolve.solve import linear_solve, root
+from implicitsolve.solve import linear_solve, plan, root
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
 from implicitsolve.structure import BlockBanded, Detection, Grid, Sparse
@@ -118,6 +118,7 @@ __all__ = [
     "monitor",
     "newton_batch",
     "newton_krylov",
+    "plan",
     "precondition",
     "pull_back",
     "push_forward",

@@ -147,7 +147,7 @@ class Solution:
     error: HostArray  # estimated error of x, relative to x; NaN where it is not known
     iterations: HostArray
     krylov_iterations: HostArray
-    charged: HostArray  # evaluations that were not earned by progress
+    charged: HostArray  # parts of their budgets that systems have spent since the last progress
     steps: list[NewtonStep]
     retries: list[Retry] = field(default_factory=list)
 
@@ -167,7 +167,7 @@ class Solution:
             error=np.full(B, np.nan),
             iterations=counts.copy(),
             krylov_iterations=counts.copy(),
-            charged=counts.copy(),
+            charged=np.zeros(B),
             steps=[],
         )
 

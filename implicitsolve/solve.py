@@ -33,7 +33,8 @@ from implicitsolve.nonlinear import (
     SparseNewton,
     Substitution,
 )
-from implicitsolve.nonlinear._fixed_point import Halved
+from implicitsolve.nonlinear._fixed_point import Halved, expanded_stages
+from implicitsolve.nonlinear._plan import Plan
 from implicitsolve.nonlinear._state import NonlinearMethod, Scheduler, SolveContext, SolveMemory, memory_of
 from implicitsolve.operators import BlockBandedMatrix, aslinearoperator
 from implicitsolve.operators._convert import as_inverse
@@ -201,6 +202,60 @@ def root(
     solver, stop, monitor = check_settings("root", method, stop, monitor)
     x0 = own_start("root", problem) if x0 is None else x0
     return warn_if_inaccurate(solve_root(problem, x0, solver, stop, monitor, previous=previous), stop)
+
+
+def plan(
+    problem: Problem | Any,
+    x0: Any = None,
+    *,
+    method: NonlinearMethod | str = "auto",
+    bounds: Any = None,
+) -> Plan:
+    """Return what `root` will do with these arguments, as stages; F is not evaluated.
+
+    Parameters
+    ----------
+    problem : Problem or callable
+        The system, as for `root`.
+    x0 : array_like, optional
+        Start. Default: the problem's own initial guess.
+    method : NewtonKrylov, ... or str, optional
+        As for `root`.
+    bounds : tuple of two array_like, optional
+        As for `root`.
+
+    Returns
+    -------
+    Plan
+        The stages; `print` shows one in a line. Each takes the systems on which those before it have failed, where its
+        condition holds; what was tried is in ``result.retries``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not usable.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> print(ims.plan(lambda x: x**2 - 2, np.ones(3)))
+    1. DenseNewton (50% of the budget).
+    2. DenseNewton, equilibrated where no step was accepted (62% of the budget).
+    3. NewtonKrylov with Backtracking where those before failed (75% of the budget).
+    4. NewtonKrylov with cautious Backtracking where those before failed (88% of the budget).
+    5. DenseNewton, equilibrated where those before failed (100% of the budget).
+    Budget: 480 evaluations without progress for each system; more where J takes many.
+    """
+    problem = problem if isinstance(problem, Problem) else Problem(problem)
+    problem = problem if bounds is None else replace(problem, bounds=bounds)
+    solver, stop, _ = check_settings("plan", method, None, None)
+    x0 = as_inexact(own_start("plan", problem) if x0 is None else x0, "x0")
+    evaluator = Evaluator(problem, x0, solver.rdiff)
+    context, x = SolveContext(evaluator, stop), evaluator.flatten(x0)
+    if problem.halves is not None and solver.eliminates and Halved.suits(context):
+        solver = Halved(method=solver)
+    return Plan(tuple(expanded_stages(solver, context, x)), evaluator.size)
 
 
 def solve_root(

@@ -52,7 +52,7 @@ class Status(enum.IntEnum):
         "the iteration no longer makes progress, and the stopping criterion is not met",
         "The tolerance may lie below the rounding error of the residual (raise `atol`), or x may be a local minimum "
         "of ||F|| (start elsewhere). With finite-difference products, give `jvp` or `rdiff`. `max_evaluations` "
-        "replaces the allowance of evaluations without progress.",
+        "replaces the budget of evaluations without progress.",
     )
     DIVERGED = (4, "the residual or x grew without bound", "Use a line search, or start closer to the solution.")
     LINE_SEARCH_FAILED = (

@@ -16,7 +16,6 @@ from implicitsolve.kernels._norms import Norms
 from implicitsolve.status import Status
 
 Result = TypeVar("Result")
-ALLOWANCE, PER_PROGRESS = 470, 20  # evaluations: with a last step's 500, and more for steps with progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +92,8 @@ class NonlinearStop:
         Limit of residuals and products with J or its transpose together, as counted by `Counts`: of a whole solve, with
         all the methods that "auto" tries, and of a whole batch, one call for all of whose systems counts once. Each of
         these methods may take one residual at its start that is over the limit. Default: none. Then each system has
-        an allowance of some 500 evaluations for all attempts together, and ends as STAGNATED once it is spent (see
-        Notes).
+        a budget of evaluations without progress for all attempts together, and ends as STAGNATED once it is spent
+        (see Notes).
     max_seconds : float, optional
         Limit of time by the clock, tested before each evaluation and each step. With it results depend on the speed of
         the machine. Default: none.
@@ -119,19 +118,15 @@ class NonlinearStop:
 
     Systems that still run at a limit end as EVALUATION_LIMIT or TIME_LIMIT, at the best of their points.
 
-    Without `max_evaluations`, each step is charged to the allowance with the evaluations that it took. It earns 20
-    where it reduced the norm of the stopping rule or ||F||_2 to 0.99 of the least since x0, and all that it took where
-    it reduced one of them to a half; after a step to a tenth the allowance begins again. A further attempt has to come
-    below what those before had reached, or a tenth of it. So systems without a root take some 500 evaluations, 20 for
-    each step with progress, and what steps that halved ||F|| took beyond. A linear solve takes what is left, or 20.
+    Without `max_evaluations`, each system has a budget of 480 evaluations without progress, or 12 times the root of its
+    number of unknowns, or 12 times what an assembly of J takes, if one of these is more. A step is progress where the
+    norm of the stopping rule or ||F||_2 falls to half of what it was at the last progress: what an attempt has spent
+    since its begin then counts no more. Below half of what all attempts before have reached nothing counts that has
+    been spent. The first of several attempts may take half of the budget, each later one evenly more, the last one all.
 
-    Where J takes more than 100 evaluations, or a linear solve by products of whose step a tenth was accepted, in a
-    first attempt, the allowance is four times that. A first attempt ends at half of it if it has not reduced ||F|| to
-    0.9, or has made no progress for three steps. A system ends where less is left than three quarters of what a linear
-    solve has just taken in vain. In a batch, a system is charged its residuals, Krylov iterations and assemblies.
-    Fixed-point methods, of one evaluation a step, homotopies near x0 (see `Homotopy`), pseudo-transient continuation,
-    and a dense J whose equations differ in units have limits of steps alone. What the first take without progress is
-    not left to later methods. "auto" keeps half of the allowance of a fixed-point problem for its last method.
+    In a batch, a system is charged its residuals, Krylov iterations and assemblies. Searches for sparsity are charged
+    to no system. Fixed-point methods, of one evaluation a step, homotopies near x0 (see `Homotopy`), pseudo-transient
+    continuation, and a dense J whose equations differ in units have limits of steps alone.
 
     References
     ----------

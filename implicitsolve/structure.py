@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -13,7 +14,7 @@ from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, DType, HostArray, Indices
 from implicitsolve.stopping import check_limit
 
-__all__ = ["BlockBanded", "Coupling", "Detection", "Grid", "Half", "Halves", "Sparse"]
+__all__ = ["BlockBanded", "Coupling", "Detection", "Grid", "Half", "Halves", "Outcome", "Sparse"]
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,48 @@ class Halves:
     pull: Pull | None = field(default=None, repr=False)
 
 
+class Outcome(StrEnum):
+    """How a search for the sparsity of J ended: each a string, with what it means as `words`."""
+
+    words: str
+
+    def __new__(cls, value: str, words: str) -> Outcome:
+        """Make the string, and keep the words."""
+        outcome = str.__new__(cls, value)
+        outcome._value_, outcome.words = value, words
+        return outcome
+
+    DECLARED = "declared", "declared"
+    JAC = "jac", "those of the problem's matrix"
+    PREVIOUS = "previous", "from the previous solve"
+    DIAGONALS = "diagonals", "by diagonals"
+    BISECTION = "bisection", "by bisection"
+    SMALL = "small", "few unknowns"
+    DENSE = "dense", "a single unknown changes too many equations"
+    IDENTITY = "identity", "a single unknown changes many equations, though its own nearly as in a fixed-point problem"
+    FULL = (
+        "full",
+        "a single unknown changes too many equations, though few of them much, which make a preconditioner",
+    )
+    NOT_FINITE = "not finite", "the residual is not finite near x0"
+    RAISED = "raised", "the residual raised an ArithmeticError near x0, or a limit ended the search"
+    BUDGET = "budget", "the evaluations allowed do not suffice"
+    IRREGULAR = "irregular", "the entries do not lie on diagonals, and no other pattern was looked for"
+    CONTRADICTION = "contradiction", "the residual does not change as the pattern predicts"
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether a search at another point would only repeat it."""
+        return self in (
+            Outcome.DENSE,
+            Outcome.IDENTITY,
+            Outcome.FULL,
+            Outcome.BUDGET,
+            Outcome.CONTRADICTION,
+            Outcome.IRREGULAR,
+        )
+
+
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Detection(Representation):
     """What a search for sparsity has found.
@@ -206,7 +249,7 @@ class Detection(Representation):
     ----------
     structure : Sparse or None
         The pattern; None if none was found, or none was accepted.
-    how : str
+    how : Outcome
         "diagonals" or "bisection": which search found it; in the result of a solve also "declared", "jac" (the entries
         of the problem's own matrix), or "previous" (found by an earlier solve). Without a structure the reason:
         "small", "dense", "identity": dense, but near a multiple of I, "full": dense, with few large entries,
@@ -239,7 +282,7 @@ class Detection(Representation):
     """
 
     structure: Sparse | None = None
-    how: str
+    how: Outcome
     evaluations: int
     unknowns: int
     values: HostArray | None = field(default=None, repr=False)
@@ -252,7 +295,7 @@ class Detection(Representation):
     @property
     def reason(self) -> str:
         """Why there is no structure, in words; empty if there is one."""
-        return "" if self.structure is not None else REASONS[self.how]
+        return "" if self.structure is not None else self.how.words
 
     def _entries(self) -> dict[str, str]:
         return {"unknowns": f"{self.unknowns}", "J": f"{self}"}
@@ -269,19 +312,5 @@ class Detection(Representation):
         full = f", {self.full_rows.size} full rows aside" if self.full_rows.size else ""
         colors = "" if self.colors is None else f", {int(self.colors.max()) + 1} colors"
         most = int(self.structure.row_counts.max(initial=0))
-        how = SOURCES.get(self.how, f"by {self.how} in {cost}")
+        how = self.how.words + (f" in {cost}" if self.how in (Outcome.DIAGONALS, Outcome.BISECTION) else "")
         return f"{self.structure.nnz} entries, at most {most} in a row{full}{colors}, {how}"
-
-
-SOURCES = {"declared": "declared", "jac": "those of the problem's matrix", "previous": "from the previous solve"}
-REASONS = {
-    "small": "few unknowns",
-    "dense": "a single unknown changes too many equations",
-    "identity": "a single unknown changes many equations, though its own nearly as in a fixed-point problem",
-    "full": "a single unknown changes too many equations, though few of them much, which make a preconditioner",
-    "not finite": "the residual is not finite near x0",
-    "raised": "the residual raised an ArithmeticError near x0, or a limit ended the search",
-    "budget": "the evaluations allowed do not suffice",
-    "irregular": "the entries do not lie on diagonals, and no other pattern was looked for",
-    "contradiction": "the residual does not change as the pattern predicts",
-}

@@ -209,7 +209,8 @@ def test_systems_without_roots_are_given_up(name, n):
     with np.errstate(all="ignore"):
         result = ims.root(ROOTLESS[name], np.linspace(0.1, 0.9, n))
     assert not result.success
-    assert result.counts.residuals <= 500 + 20 * int(result.iterations)
+    dense = 10 * n if n <= 100 else 0  # two methods assemble a dense J before what it takes is charged
+    assert result.counts.residuals <= 500 + 20 * int(result.iterations) + dense
 
 
 def test_each_system_of_a_batch_has_an_allowance():

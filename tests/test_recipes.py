@@ -14,9 +14,9 @@ from implicitsolve.globalize._line_search import LineSearch, SearchStart
 from implicitsolve.globalize._rules import armijo_ratio
 from implicitsolve.kernels import Kernel
 from implicitsolve.krylov._base import KrylovOutcome, classify, part_of, start, updated
-from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
+from implicitsolve.nonlinear._block_loop import BlockLoop
 from implicitsolve.nonlinear._loop import IterationLoop
-from implicitsolve.nonlinear._state import LoopState
+from implicitsolve.nonlinear._state import JacobianAssembler, LoopState
 from implicitsolve.operators._sparse import SparseMatrix
 
 

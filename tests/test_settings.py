@@ -13,7 +13,7 @@ import pytest
 
 import implicitsolve as ims
 from implicitsolve.nonlinear import Auto
-from implicitsolve.nonlinear._auto import MixedPrecision
+from implicitsolve.nonlinear._mixed_precision import MixedPrecision
 from implicitsolve.nonlinear._state import SystemArrays
 
 NAMES = [getattr(ims, name) for name in ims.__all__] + [

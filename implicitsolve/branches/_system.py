@@ -6,7 +6,6 @@ import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,16 +19,15 @@ from implicitsolve.direct._sparse_lu import SparseFactorization, SparseLU, Spars
 from implicitsolve.krylov import LGMRES
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._block_loop import JacobianAssembler
+from implicitsolve.nonlinear._pattern_search import PatternSearch, SparseJacobians
 from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians
-from implicitsolve.nonlinear._sparse_newton import SparseJacobians, SparseNewton
-from implicitsolve.nonlinear._state import SolveMemory
+from implicitsolve.nonlinear._state import JacobianAssembler, SolveMemory
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.operators._wrappers import bordered
 from implicitsolve.problem import Problem, favors_direct
 from implicitsolve.stopping import Tally
-from implicitsolve.structure import BlockBanded
+from implicitsolve.structure import BlockBanded, Outcome
 
 FUNCTIONS = "residual", "jvp", "vjp", "jac", "linearize", "blocks", "parameter_jvp"  # that depend on the parameter
 SHORTER = 2.0**-4  # than of one-sided differences, where those to both sides are taken
@@ -238,10 +236,10 @@ class ExtendedSystem:
             is_cheap = favors_direct(problem, problem.block_structure.length(self.size))
             return Assembler(evaluator, certifies=False) if is_cheap else None
         place = evaluator if self.generic is None else self.evaluator(np.append(z[:-1], self.generic))
-        newton = SparseNewton()
-        found = newton._found(place, x, None)
+        pattern = PatternSearch()
+        found = pattern.found(place, x)
         if found is not None and found.structure is not None:
-            search = None if found.how == "declared" else partial(newton._search, bisection=True)
+            search = None if found.how == Outcome.DECLARED else pattern.detected
             return SparseJacobians(evaluator, replace(found, values=None), SolveMemory(), None, search)
         if self.size <= MOST_DENSE and problem.structure != "none":
             whole = BlockBanded(lower=0, upper=0, block_size=self.size)

@@ -19,8 +19,8 @@ from implicitsolve.krylov import LGMRES, KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._recycling import BASIS_MEMORY
 from implicitsolve.linearize._difference_steps import weights
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._auto import LEAST_BLOCK
 from implicitsolve.nonlinear._direction import normalized, restored
+from implicitsolve.nonlinear._mixed_precision import LEAST_BLOCK
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import guarded
 from implicitsolve.problem import Problem

@@ -23,6 +23,7 @@ from implicitsolve.drivers._batch import BatchResult
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult
 from implicitsolve.status import Status
+from implicitsolve.structure import Outcome
 
 MOST_EXAMINED = 200  # systems of each status, the worst ones
 MOST_NAMED = 6  # systems in the text
@@ -194,7 +195,8 @@ def _sparsity(result: NonlinearResult) -> list[str]:
     found = result.detection
     if found is None:
         return []
-    advice = " If J is sparse, declare its pattern by `structure`." if found.how in ("budget", "contradiction") else ""
+    is_open = found.how in (Outcome.BUDGET, Outcome.CONTRADICTION)
+    advice = " If J is sparse, declare its pattern by `structure`." if is_open else ""
     return [f"Sparsity of J: {found}.{advice}"]
 
 

@@ -31,7 +31,7 @@ from implicitsolve.linearize._diagonals import (
     verify,
 )
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.structure import Detection
+from implicitsolve.structure import Detection, Outcome
 
 LEAST_UNKNOWNS = 16  # systems with fewer are dense: their Jacobian costs no more than the search
 SMALLEST_GRAPH = 64  # in smaller ones the pattern of a graph costs what Krylov does (benchmarks/pde.py)
@@ -72,25 +72,25 @@ def detect(
         residual, inward, x = _by_the_host(residual, inward, x)
     n = x.shape[1]
     if n < LEAST_UNKNOWNS:
-        return Detection(how="small", evaluations=0, unknowns=n)
+        return Detection(how=Outcome.SMALL, evaluations=0, unknowns=n)
     probe = Probe(residual, x, budget, scale, inward)
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the points are the search's choice, not the caller's
             probe.approach(first)
             if not probe.is_finite:
-                return Detection(how="not finite", evaluations=probe.evaluations, unknowns=n)
+                return Detection(how=Outcome.NOT_FINITE, evaluations=probe.evaluations, unknowns=n)
             return _search(probe, shape or (n,), bisection)
     except BudgetSpentError:
-        return Detection(how="budget", evaluations=probe.evaluations, unknowns=n)
+        return Detection(how=Outcome.BUDGET, evaluations=probe.evaluations, unknowns=n)
     except NotDiagonalError:
-        return Detection(how="contradiction", evaluations=probe.evaluations, unknowns=n)
+        return Detection(how=Outcome.CONTRADICTION, evaluations=probe.evaluations, unknowns=n)
     except NearIdentityError as found:
-        return Detection(how="identity", evaluations=probe.evaluations, unknowns=n, diagonal=found.diagonal)
+        return Detection(how=Outcome.IDENTITY, evaluations=probe.evaluations, unknowns=n, diagonal=found.diagonal)
     except DenseError:
-        return Detection(how="dense", evaluations=probe.evaluations, unknowns=n)
+        return Detection(how=Outcome.DENSE, evaluations=probe.evaluations, unknowns=n)
     except EvaluationError:
-        return Detection(how="raised", evaluations=probe.evaluations, unknowns=n)
+        return Detection(how=Outcome.RAISED, evaluations=probe.evaluations, unknowns=n)
 
 
 def _by_the_host(residual: Flat, inward: Any, x: Array) -> tuple[Flat, Any, HostArray]:
@@ -111,14 +111,14 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
             raise NotDiagonalError
         hypothesis = diagonals.hypothesis()
         if diagonals.is_full:
-            return Detection(how="full", evaluations=probe.evaluations, unknowns=probe.size, large=hypothesis[0])
+            return Detection(how=Outcome.FULL, evaluations=probe.evaluations, unknowns=probe.size, large=hypothesis[0])
         entries, unexplained = verify(probe, *hypothesis)
-        found, wrong = _believed(probe, entries, "diagonals", unexplained)
+        found, wrong = _believed(probe, entries, Outcome.DIAGONALS, unexplained)
         for again in (partial(_at_offsets, probe, entries), partial(_bisected, probe)):
             if found.structure is None and wrong.size <= TOO_MANY * probe.size and probe.size >= SMALLEST_GRAPH:
                 more, unexplained = again(wrong)
                 entries = _merged(entries, ~np.isin(entries.rows, wrong), more)
-                found, wrong = _believed(probe, entries, "diagonals", unexplained)
+                found, wrong = _believed(probe, entries, Outcome.DIAGONALS, unexplained)
         if found.structure is not None:
             return found
     except NotDiagonalError:
@@ -126,9 +126,9 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
             raise DenseError from None
     if bisection:
         entries, unexplained = _bisected(probe)
-        return _believed(probe, entries, "bisection", unexplained)[0]
+        return _believed(probe, entries, Outcome.BISECTION, unexplained)[0]
     likely = bisection_cost(probe.size, diagonals.row_entries)
-    return Detection(how="irregular", evaluations=probe.evaluations, unknowns=probe.size, likely=likely)
+    return Detection(how=Outcome.IRREGULAR, evaluations=probe.evaluations, unknowns=probe.size, likely=likely)
 
 
 def _at_offsets(probe: Probe, entries: Entries, wrong: HostArray) -> tuple[Entries, HostArray]:
@@ -161,7 +161,7 @@ def _merged(entries: Entries, keep: HostArray, other: Entries) -> Entries:
     )
 
 
-def _believed(probe: Probe, entries: Entries, how: str, unexplained: HostArray) -> tuple[Detection, HostArray]:
+def _believed(probe: Probe, entries: Entries, how: Outcome, unexplained: HostArray) -> tuple[Detection, HostArray]:
     """Compare J d with the measured change of F; a Detection with the structure if they agree, and the wrong rows.
 
     Rows that are `unexplained` are wrong.
@@ -178,14 +178,16 @@ def _believed(probe: Probe, entries: Entries, how: str, unexplained: HostArray) 
     with np.errstate(all="ignore"):
         values = (values - probe.F.take(rows, axis=1)) / probe.h.take(columns, axis=1)
     if not np.isfinite(values).all():
-        return Detection(how="not finite", evaluations=probe.evaluations, unknowns=probe.size), np.arange(probe.size)
+        return Detection(how=Outcome.NOT_FINITE, evaluations=probe.evaluations, unknowns=probe.size), np.arange(
+            probe.size
+        )
     random = from_host(random_direction(entries.colors, probe.size, probe.evaluations), probe.x)
     d = probe.inward(probe.x, probe.h * random)
     is_wrong = wrong_rows(probe.evaluate, probe.x, probe.F, structure, values, d, entries.full_rows)
     is_wrong[unexplained] = True
     wrong = np.flatnonzero(is_wrong)
     if unexplained.size or wrong.size > MOST_WRONG * probe.size:
-        return Detection(how="contradiction", evaluations=probe.evaluations, unknowns=probe.size), wrong
+        return Detection(how=Outcome.CONTRADICTION, evaluations=probe.evaluations, unknowns=probe.size), wrong
     return Detection(
         structure=structure,
         how=how,

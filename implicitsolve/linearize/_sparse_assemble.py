@@ -21,7 +21,7 @@ from implicitsolve.linearize._detect import MISMATCH, detect, random_direction, 
 from implicitsolve.linearize._difference_steps import FARTHER
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.structure import Detection
+from implicitsolve.structure import Detection, Outcome
 
 Product = Callable[[Array], Array]
 NONE, NOWHERE = np.zeros(0, dtype=np.intp), np.zeros((0, 2), dtype=np.intp)
@@ -249,7 +249,7 @@ def sparse_jacobian(
 
     if problem.sparse_structure is not None:
         pattern = problem.sparse_structure.sparse
-        found = Detection(structure=pattern, how="declared", evaluations=0, unknowns=evaluator.size)
+        found = Detection(structure=pattern, how=Outcome.DECLARED, evaluations=0, unknowns=evaluator.size)
     else:
         known = None if known is None or known.structure is None else known
         found = known or detect(residual, x, shape=evaluator.event_shape, inward=evaluator.inward)

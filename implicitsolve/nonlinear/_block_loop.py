@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -25,37 +25,12 @@ from implicitsolve.nonlinear._broyden import (
 )
 from implicitsolve.nonlinear._convergence import LINE_SEARCH_FAILED, NONFINITE, RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._loop import IterationLoop
-from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory, is_rounding
+from implicitsolve.nonlinear._state import JacobianAssembler, LoopState, SolveContext, SolveMemory, is_rounding
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._lagged import BatchedInverse
 from implicitsolve.result import Solution
 
 FAR = 1e6  # times the change that J predicts between neighbouring numbers: an F above it is no rounding error
-
-
-class JacobianAssembler(Protocol):
-    """Assembles J for Newton's method with a factorized J, whatever the structure of J.
-
-    `sensitivity` (B,) is ||F(x + h v) - F(x)|| over the relative length of h, the largest in each system's last
-    assembly; NaN: unknown.
-    """
-
-    sensitivity: HostArray
-
-    @property
-    def cost(self) -> int: ...  # products, or residuals, that one assembly takes
-
-    def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> LinearOperator:
-        """J(x) for x (b, N), where F is F(x); `evaluator` is that of these systems."""
-        ...
-
-    def is_certain(self, rows: Indices) -> bool:
-        """Whether no difference of systems `rows` had a guessed length."""
-        return True
-
-    def check(self, rows: Indices, newton_step: Array) -> HostArray:
-        """Compare guessed lengths with J^-1 F (b, N); return which systems need another assembly."""
-        return np.zeros(rows.size, dtype=bool)
 
 
 @dataclass
@@ -81,7 +56,7 @@ class BlockLoop(IterationLoop[BlockState]):
         super().__init__(method, context, solution, rows)
         self.assembler: JacobianAssembler = method.assembler(self.whole)
         self.factor: Any = method.factor
-        self.allowance.assembly = self.assembler.cost
+        self.budget.assembly = self.assembler.cost
         self.newton: Array | None = None  # the last direction, before it was shortened at bounds
         self.descents: list[tuple[Indices, Descent]] = []  # of the new J, where the line search needs them
 

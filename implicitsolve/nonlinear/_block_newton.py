@@ -26,7 +26,7 @@ from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._block_loop import FAR, BlockLoop, JacobianAssembler
+from implicitsolve.nonlinear._block_loop import FAR, BlockLoop
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES, WholeSteps
 from implicitsolve.nonlinear._convergence import (
     CONVERGED,
@@ -40,7 +40,7 @@ from implicitsolve.nonlinear._convergence import (
 )
 from implicitsolve.nonlinear._loop import WHOLE
 from implicitsolve.nonlinear._one_system import FACTORED, REUSED, OneInvertedSystem
-from implicitsolve.nonlinear._state import SolveContext, is_rounding
+from implicitsolve.nonlinear._state import JacobianAssembler, SolveContext, is_rounding
 from implicitsolve.precondition._lagged import BatchedInverse
 from implicitsolve.result import Solution
 from implicitsolve.stopping import check_kind, check_rdiff, kind_of
@@ -57,7 +57,7 @@ class OneFactoredSystem(OneInvertedSystem):
         self.method: Any = method
         self.factor: Any = method.factor
         self.assembler: JacobianAssembler = method.assembler(self.evaluator)
-        self.allowance.assembly = self.assembler.cost
+        self.budget.assembly = self.assembler.cost
         self.slowest = slowest_rate(self.assembler.cost)
         known = None if is_retry or method.reuse == "none" else context.previous.inverse
         self.inverse = BatchedInverse() if known is None else copy.copy(known)

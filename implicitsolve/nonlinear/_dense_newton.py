@@ -146,7 +146,7 @@ class DenseLoop(IterationLoop[DenseState]):
         self.is_first = True
         self.distrusted: Indices = np.zeros(0, dtype=int)  # systems whose J did not agree with F
         self.scale: HostArray | None = None
-        self.allowance.assembly = 1 if self.whole.problem.jac is not None else self.whole.size
+        self.budget.assembly = 1 if self.whole.problem.jac is not None else self.whole.size
         dense = BlockBanded(0, 0, block_size=self.whole.size)
         self.assembler = Assembler(
             self.whole, eps(numpy_namespace, self.whole.dtype) ** 0.5, certifies=False, structure=dense
@@ -383,7 +383,7 @@ class DenseLoop(IterationLoop[DenseState]):
         with np.errstate(all="ignore"):
             sizes = np.abs(self.state.J).max(axis=2)
             least = np.where(sizes > 0, sizes, np.inf).min(axis=1)
-            self.allowance.exempt[self.state.rows[sizes.max(axis=1) > MIXED * least]] = True
+            self.budget.exempt[self.state.rows[sizes.max(axis=1) > MIXED * least]] = True
 
     def _jacobian(self, part: Evaluator, x: Array, F: Array) -> HostArray:
         """J(x) as an array (b, N, N)."""

@@ -15,7 +15,8 @@ from implicitsolve.kernels._norms import Norms, norm_max
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._convergence import CONVERGED, NONFINITE, RUNNING, STAGNATED
 from implicitsolve.nonlinear._loop import IterationLoop
-from implicitsolve.nonlinear._state import FixedPointMethod, LoopState, NonlinearMethod, SolveContext, label
+from implicitsolve.nonlinear._plan import PlannedMethod, Stage, label
+from implicitsolve.nonlinear._state import FixedPointMethod, LoopState, NonlinearMethod, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._lagged import BatchedInverse
 from implicitsolve.result import Solution
@@ -286,6 +287,21 @@ class _PicardLoop(FixedPointLoop[FixedPointState]):
 
     def _learn(self, step: Array, old_F: Array, rejected: HostArray) -> None:
         """Without a history there is nothing to update."""
+
+
+def expanded_stages(method: NonlinearMethod, context: SolveContext, x0: Array) -> list[Stage]:
+    """The stages of a method, those for half of the blocks one by one."""
+    if isinstance(method, Halved):
+        whole, start = context.evaluator, context.evaluator.unflatten(x0)
+        reduced = EvenOdd.of(whole.problem, start)
+        half = Evaluator(reduced.problem, reduced.start(start), method.rdiff, few=whole.few)
+        return expanded_stages(method.method, replace(context, evaluator=half), half.flatten(reduced.start(start)))
+    if not isinstance(method, PlannedMethod):
+        return [Stage(method=method)]
+    found: list[Stage] = []
+    for stage in method.stages(context, x0):
+        found += expanded_stages(stage.method, context, x0) if isinstance(stage.method, Halved) else [stage]
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,7 +58,7 @@ class Homotopy(FixedPointMethod):
     each go their own way. A system that fails ends at the best of its points.
 
     Where G does not map such a set into itself, and F has no root, the path goes to infinity: no farther from x0 than
-    10 ||F(x0)|| or 10 ||x0||, its points are charged nothing of a system's allowance (`NonlinearStop`), and beyond the
+    10 ||F(x0)|| or 10 ||x0||, its points are charged nothing of a system's budget (`NonlinearStop`), and beyond the
     attempt has spent it. Paths of bounded maps from x0 = 0 stayed within 4 ||F(x0)||.
 
     Memory per system: the Krylov space and six vectors.
@@ -192,7 +192,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         state.length = np.where(is_lost, 0.5 * state.length, state.length)
         self._predict(is_taken | is_lost)
         is_near = norm2(state.at - state.anchor) <= FARTHEST * np.maximum(state.unit, norm2(state.anchor))
-        self.solution.charged[state.rows] = np.where(is_near, state.charged, self.allowance.most)
+        self.solution.charged[state.rows] = np.where(is_near, state.charged, self.budget.share)
         return cycle.columns
 
     def _linear_solve(self, rho: Array, column: Array, tau: Array, is_on_path: HostArray) -> Cycle:

@@ -16,6 +16,7 @@ from implicitsolve.kernels._norms import Norms
 from implicitsolve.linearize._evaluator import Evaluator, NewSystems
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._accuracy import BatchProgress, is_below_range
+from implicitsolve.nonlinear._budget import Budget
 from implicitsolve.nonlinear._convergence import (
     CONVERGED,
     DIVERGED,
@@ -26,7 +27,7 @@ from implicitsolve.nonlinear._convergence import (
     STATIONARY_ON_BOUND,
     BatchConvergence,
 )
-from implicitsolve.nonlinear._state import Allowance, LoopState, Scheduler, SolveContext, SolveMemory
+from implicitsolve.nonlinear._state import LoopState, Scheduler, SolveContext, SolveMemory
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import closed_up
 from implicitsolve.result import NewtonStep, Solution
@@ -53,7 +54,8 @@ class IterationLoop(BatchConvergence, Generic[State]):
     STEPS: ClassVar[int] = 100  # limit where the caller set none
     NEW_BEST: ClassVar[float] = NEW_BEST  # fraction of the last best norm that counts as progress
     PATIENCE: ClassVar[int] = PATIENCE
-    LIMITED: ClassVar[bool] = True  # whether systems end where their `Allowance` is spent
+    LIMITED: ClassVar[bool] = True  # whether systems end where their `Budget` is spent
+    blocked: HostArray | bool = False  # where the last Newton step points across a bound that x touches
     OWNS: ClassVar[bool] = False  # whether nothing else holds the arrays of the record between steps
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
@@ -74,8 +76,8 @@ class IterationLoop(BatchConvergence, Generic[State]):
             rows = self.scheduler.begin(rows)
         x = solution.x if rows is not None and rows.size == solution.status.size else None
         self.state: State = self._started(rows, x, F=context.first)
-        self.allowance = Allowance(
-            solution, self.whole.tally, is_retry=self.is_retry, is_limited=self.LIMITED, reserve=context.reserve
+        self.budget = Budget(
+            solution, self.whole.tally, share=context.share, is_retry=self.is_retry, is_limited=self.LIMITED
         )
 
     # What a method adds
@@ -170,7 +172,7 @@ class IterationLoop(BatchConvergence, Generic[State]):
             self.scheduler.stop_beaten(status, rows)
         since, iterations = np.zeros((2, rows.size), dtype=np.int32)
         best = np.where(np.isfinite(measure), measure, np.inf)
-        progress = measure.copy(), norms.copy(), norms.copy(), since, x, F, best
+        progress = measure.copy(), norms.copy(), since, x, F, best
         state = LoopState(
             rows,
             x,
@@ -284,8 +286,9 @@ class IterationLoop(BatchConvergence, Generic[State]):
         with np.errstate(over="ignore"):
             status[has_diverged(state.norms, state.start_norms)] = DIVERGED
         np.copyto(status, failed, where=failed != RUNNING)
-        if newton is not None and self.evaluator.box is not None and np.isin(status, BLOCKED).any():
-            status[np.isin(status, BLOCKED) & self.evaluator.box.blocks(state.x, newton)] = STATIONARY_ON_BOUND
+        if newton is not None and self.evaluator.box is not None:
+            self.blocked = self.evaluator.box.blocks(state.x, newton)
+            status[np.isin(status, BLOCKED) & self.blocked] = STATIONARY_ON_BOUND
         self._mark_converged(moved)
 
     def _part(self, rows: Indices) -> tuple[Evaluator, Array, Array]:
@@ -295,17 +298,18 @@ class IterationLoop(BatchConvergence, Generic[State]):
         return self.evaluator.take(rows, self.state.x), gather(self.state.x, rows), gather(self.state.F, rows)
 
     def _note_progress(self, details: dict[str, HostArray]) -> None:
-        """End systems without progress: after `patience` steps, or where nothing is left of the allowance."""
+        """End systems without progress: after `patience` steps, or where nothing is left of their budget."""
         state = self.state
         is_progress = self._follow(state.best, state.measure)
         if state.norms is not state.measure:
             is_progress |= self._follow(state.least, state.norms)
         state.since = (state.since + 1) * ~is_progress
         is_over: Any = state.since.max() >= self.patience and state.since >= self.patience
-        self.allowance.charge(state, details)
-        is_over |= self.allowance.is_spent(state)
+        self.budget.charge(state, details)
+        is_over |= self.budget.is_spent(state.rows)
         if np.any(is_over):
-            state.status[is_over & (state.status == RUNNING)] = STAGNATED
+            ended = np.where(self.blocked, STATIONARY_ON_BOUND, STAGNATED)
+            state.status = np.where(is_over & (state.status == RUNNING), ended, state.status)
 
     def _follow(self, best: HostArray, norms: HostArray) -> HostArray:
         """Take over norms that count as progress, in place; return where they do."""

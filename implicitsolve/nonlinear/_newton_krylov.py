@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -26,9 +27,8 @@ from implicitsolve.krylov._descent import Descent
 from implicitsolve.krylov._recycling import RecycledSpace, RecyclingGMRES
 from implicitsolve.linearize._evaluator import NewSystems
 from implicitsolve.nonlinear._accuracy import LIMITED, NEAR, Lengths, next_length, plain_scales
-from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._certificate import certify
-from implicitsolve.nonlinear._convergence import LINE_SEARCH_FAILED, NONFINITE, RUNNING, STAGNATED
+from implicitsolve.nonlinear._convergence import LINE_SEARCH_FAILED, NONFINITE, RUNNING
 from implicitsolve.nonlinear._direction import (
     LARGEST_ETA,
     LEAST_KRYLOV,
@@ -39,7 +39,8 @@ from implicitsolve.nonlinear._direction import (
 )
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._one_system import OneKrylovSystem
-from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory, retried, unsolved
+from implicitsolve.nonlinear._plan import STUCK, Stage, run
+from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._convert import maps_residual
 from implicitsolve.precondition._lagged import LaggedInverse, lagged
@@ -150,23 +151,22 @@ class NewtonKrylov:
         """Whether every second block may be eliminated first; a preconditioner was made for all of them."""
         return self.preconditioner is None and self.may_transform
 
+    def stages(self, context: SolveContext, x0: Array) -> Sequence[Stage]:
+        """The search along steps; a trust region where that fails, and for few unknowns a cautious search."""
+        once, cautious = replace(self, retry=False), self.line_search.cautious()
+        if not self.retry or cautious is None:
+            return [Stage(method=once)]
+        others = (Dogleg(), cautious) if x0.shape[1] <= SMALL else (Dogleg(),)
+        return [Stage(method=once), *(Stage(method=replace(once, line_search=s), when=STUCK) for s in others)]
+
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        is_retry = rows is not None  # after another method
+        if self.retry and rows is None:
+            return run(self.stages(context, start.x), context, start)
         if OneKrylovSystem.applies(self, context, start.x):
-            space = context.previous.space if self.recycle and not is_retry else None
+            space = context.previous.space if self.recycle and rows is None else None
             linear = OneRecyclingGMRES(self.first_columns(context.evaluator.size), self.recycle, space)
-            solution = OneKrylovSystem(self, linear, context, start, is_retry=is_retry).run()
-        else:
-            solution = KrylovLoop(self, context, start, rows).run()
-        if is_retry or not self.retry or not _failed(solution).size:
-            return solution
-        cautious = self.line_search.cautious()
-        searches = () if cautious is None else (Dogleg(), cautious)
-        for search in searches if start.x.shape[1] <= SMALL else searches[:1]:
-            again = _failed(solution)
-            if again.size:
-                solution = retried(replace(self, line_search=search), context, solution, again)
-        return solution
+            return OneKrylovSystem(self, linear, context, start, is_retry=rows is not None).run()
+        return KrylovLoop(self, context, start, rows).run()
 
     def first_columns(self, size: int) -> int:
         """Krylov vectors of the first solves of systems of this size."""
@@ -178,44 +178,6 @@ class NewtonKrylov:
         needs_descent = self.line_search.needs_descent and not is_single
         space = space if self.recycle and not is_single else None
         return RecyclingGMRES(self.first_columns(size), self.recycle, systems, space, needs_descent)
-
-
-def _failed(solution: Solution) -> Indices:
-    """Systems that another line search may solve."""
-    failed = (solution.status == STAGNATED) | (solution.status == LINE_SEARCH_FAILED)
-    return np.flatnonzero(failed & (solution.iterations > 0))
-
-
-IDLE_MIXING = 5  # steps in which Anderson's method, where it comes first, must halve ||F||
-GAINED = 0.01  # of ||F||: where Anderson's method has come so far before it failed, Newton's continues there
-
-
-@dataclass(frozen=True, kw_only=True)
-class MixingFirst(Anderson):
-    """Anderson's method, which mixes from the second step on, then `NewtonKrylov` where it fails.
-
-    For J near c I, with damping 1 / c, which is negative for F = G(x) - x: 0.4 to 0.9 of the evaluations.
-    """
-
-    contraction: ClassVar[float] = 0.0
-
-    def __post_init__(self) -> None:
-        """Check nothing: the settings are the library's."""
-
-    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        if context.evaluator.box is not None:
-            return NewtonKrylov().solve(context, start, rows)
-        solution = super().solve(context, start, rows)
-        if (solution.status == Status.CONVERGED).all():
-            return solution
-        for method in (NewtonKrylov(), NewtonKrylov(line_search=Dogleg())):
-            again = np.flatnonzero(unsolved(context, solution))
-            if not again.size:
-                break
-            has_gained = bool((solution.norm[again] <= GAINED * solution.first_norm[again]).all())
-            continues = has_gained and not method.line_search.needs_descent
-            solution = retried(method, context, solution, again, continues=continues)
-        return solution
 
 
 @dataclass
@@ -299,7 +261,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         eta = self._forcing()
         A = J.astype(evaluator.xp.float32) if self.method.krylov_dtype and not is_complex(state.F) else J
         M = self._preconditioner(A)
-        limit = np.maximum(LEAST_KRYLOV, self.allowance.rest(state.rows))
+        limit = np.maximum(LEAST_KRYLOV, self.budget.rest(state.rows))
         if state.lagged is not None:
             limit = np.minimum(limit, state.lagged.limit)
         outcome = state.linear.direction(A, state.F, state.norms, eta, M, limit)
@@ -318,9 +280,6 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         )
         size = norm_max(direction) if found.measured is None else found.measured.largest(1)
         found.accepted &= size > 0  # a zero step is none, though ||F|| has not grown
-        if state.rows.size == 1:
-            length = float(found.length[0] * found.accepted[0])
-            self.allowance.note_solve(int(outcome.iterations[0]), bool(linear_residual[0] <= eta[0]), length)
         self.solution.krylov_iterations[state.rows] += outcome.iterations
         self._take(found, direction, outcome, size, linear_residual, is_last)
         state.eta = self._next_eta(eta, previous, linear_residual, found)
@@ -394,7 +353,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
             empty &= ~old
         growing = empty & state.linear.grew  # GMRES may make no progress before its last vector
         failed[growing] = RUNNING
-        self.solution.charged[state.rows[growing]] -= outcome.iterations[growing]  # of a solve that goes on
+        self.budget.refund(state.rows[growing], outcome.iterations[growing])  # of a solve that goes on
         empty &= ~growing
         failed[empty] = Status.LINEAR_SOLVE_FAILED
         failed[empty & (outcome.status == Status.BREAKDOWN)] = Status.SINGULAR

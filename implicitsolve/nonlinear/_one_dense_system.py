@@ -63,7 +63,7 @@ class OneDenseSystem(OneInvertedSystem):
         self.factors: Any = None  # of J scaled so, until J changes
         self.steps = DifferenceSteps(1, N, self.unit**0.5)
         self.poor = self.idle = 0
-        self.allowance.assembly = N if self.offered is None else 1
+        self.budget.assembly = N if self.offered is None else 1
         self.radius, self.is_stale = math.inf, True
         self.predicted: Any = None
         self.is_singular = False
@@ -216,12 +216,12 @@ class OneDenseSystem(OneInvertedSystem):
                 self.columns = near_reciprocals(np.maximum.reduce(np.abs(self.J * self.rows[:, None]), axis=0))
             positive = [size for size in sizes.tolist() if size > 0]
             if positive and max(positive) > MIXED * min(positive):
-                self.allowance.exempt[:] = True  # where equations differ in units, ||F|| is no measure of progress
+                self.budget.exempt[:] = True  # where equations differ in units, ||F|| is no measure of progress
             if self.evaluator.has_exact_products or not self.steps.is_guess.any():
                 break
             with np.errstate(all="ignore"):
                 is_wrong = self.steps.learn(slice(None), self._solved(self.F)[None, None]).any()
-            if not is_wrong or self.allowance.rest_of_one() < self.size:
+            if not is_wrong or self.budget.rest_of_one(self.budget.share) < self.size:
                 break
 
     def _jacobian(self) -> HostArray:
@@ -253,7 +253,7 @@ class OneDenseSystem(OneInvertedSystem):
         if not has_changed.all():
             assembler, norms, F = self._general_assembler(), np.asarray([self.norm]), self.F[None]
             for c in np.flatnonzero(~has_changed).tolist():
-                if self.allowance.rest_of_one() <= 0:
+                if self.budget.rest_of_one(self.budget.share) <= 0:
                     break
                 h = assembler.adjusted(
                     self.evaluator, self.x[None], F, norms, assembler.colors[0], c, h, values[c : c + 1]

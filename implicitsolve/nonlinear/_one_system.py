@@ -36,6 +36,7 @@ from implicitsolve.linearize._difference_product import difference_product_of_on
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._accuracy import FALLEN, LIMITED, MODEL, NEAR, Lengths, Progress
 from implicitsolve.nonlinear._broyden import DOT
+from implicitsolve.nonlinear._budget import Budget
 from implicitsolve.nonlinear._certificate import certify
 from implicitsolve.nonlinear._convergence import (
     AT_INFINITY,
@@ -52,7 +53,7 @@ from implicitsolve.nonlinear._convergence import (
 )
 from implicitsolve.nonlinear._direction import LARGEST_ETA, LEAST_KRYLOV, OneRecyclingGMRES
 from implicitsolve.nonlinear._loop import WHOLE, IterationLoop
-from implicitsolve.nonlinear._state import Allowance, SolveContext
+from implicitsolve.nonlinear._state import SolveContext
 from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import LimitReached
@@ -79,7 +80,7 @@ class OneSystem(OneConvergence):
         self.unit, self.safe = eps(numpy_namespace, x.dtype), safe_range(numpy_namespace, x.dtype)
         self.patience = self.PATIENCE
         self.x, self.F = x, self._evaluated(x) if context.first is None else context.first[0]
-        self.norm = self.start_norm = self.least = self.lowest = self._norm(self.F)
+        self.norm = self.start_norm = self.least = self._norm(self.F)
         self.measure = self._measured(self.F, self.norm)
         first = solution.first_norm  # known if this solve continues another one
         solution.first_norm = first = np.where(np.isnan(first), self.measure, first)
@@ -94,9 +95,7 @@ class OneSystem(OneConvergence):
         self.reference: HostArray | None = None  # the larger of x0 and the first step
         self.progress, self.xtol = Progress(), stop.error_limit(self.unit)
         self.progress.size, self.smallest = self._norm(x), float(numpy_namespace.finfo(x.dtype).smallest_normal)
-        self.allowance = Allowance(
-            solution, self.tally, is_retry=is_retry, is_limited=self.LIMITED, reserve=context.reserve
-        )
+        self.budget = Budget(solution, self.tally, share=context.share, is_retry=is_retry, is_limited=self.LIMITED)
         self.status = RUNNING if math.isfinite(self.norm) else NONFINITE
         if self.status == RUNNING and self.last <= self.iteration:
             self.status = ITERATION_LIMIT
@@ -158,10 +157,8 @@ class OneSystem(OneConvergence):
         is_best, is_less = measure < self.NEW_BEST * self.best, self.norm < self.NEW_BEST * self.least
         self.best, self.least = measure if is_best else self.best, self.norm if is_less else self.least
         self.since = 0 if is_best or is_less else self.since + 1
-        self.allowance.charge_one(measure, self.norm, self.best_measure, self.lowest)
-        self.lowest = min(self.lowest, self.norm)
-        is_over = self.since >= self.patience
-        is_over |= self.allowance.left_of_one(self.lowest, self.start_norm, self.since) <= 0
+        self.budget.charge_one(measure, self.norm, self.best_measure, self.start_norm)
+        is_over = self.since >= self.patience or self.budget.rest_of_one(self.budget.share) <= 0
         if is_over and self.status == RUNNING:
             self.status = STAGNATED
         if measure < self.best_measure:
@@ -301,8 +298,6 @@ class OneKrylovSystem(OneSystem):
         if self.iteration >= self.last:
             self.status = ITERATION_LIMIT
         is_accepted = found is not None and bool(found.accepted[0])
-        length = float(found.length[0]) if found is not None and is_accepted else 0.0
-        self.allowance.note_solve(iterations, linear_residual <= self.eta, length)
         if found is not None and is_accepted:
             traced["step_length"] = found.length
             self._move(found, step)
@@ -332,7 +327,7 @@ class OneKrylovSystem(OneSystem):
         if self.J is None:
             self.J = self._products()
         self.eta = forcing_term(self.eta, measure, target, LARGEST_ETA)
-        limit = max(LEAST_KRYLOV, self.allowance.rest_of_one())
+        limit = max(LEAST_KRYLOV, self.budget.rest_of_one())
         solved = self.linear.direction(self.J, self.F, self.norm, self.eta, limit)
         self.since -= int(self.linear.grew)  # a larger space may solve what this one could not
         return solved
@@ -364,7 +359,7 @@ class OneKrylovSystem(OneSystem):
         """End a system whose line search, or whose linear solve, has failed for good."""
         self.attempts += 1
         if found is None and self.linear.grew:  # GMRES may make no progress before its last vector
-            self.solution.charged -= iterations
+            self.budget.refund(self.evaluator.rows * 0, iterations)
         elif found is None:
             failures = {int(Status.BREAKDOWN): SINGULAR, NONFINITE: NONFINITE}
             self.status = failures.get(linear_status, int(Status.LINEAR_SOLVE_FAILED))

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, scatter, to_host
-from implicitsolve._arrays.namespace import array_namespace, as_inexact, copy_array
+from implicitsolve._arrays.namespace import array_namespace, as_inexact, copy_array, is_cupy_array
 from implicitsolve._typing import Array, Indices
 from implicitsolve.globalize._line_search import ConstantForcing, SearchResult, SearchStart
 from implicitsolve.globalize._searches import FullStep
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
+from implicitsolve.nonlinear._block_loop import BlockLoop
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._newton_krylov import KrylovLoop, NewtonKrylov
-from implicitsolve.nonlinear._sparse_newton import Parts, SparseNewton
+from implicitsolve.nonlinear._plan import NOT_SPARSE, SPARSE, Stage
+from implicitsolve.nonlinear._sparse_newton import FactoredNewton, SparseNewton
 from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.result import Solution
 from implicitsolve.stopping import check_number, check_positive
-from implicitsolve.structure import Detection
 
 PATIENCE, STEPS = 100, 500  # steps without progress, since ||F|| may grow on the way, and steps at all
 SHORTER, TRIALS = 0.1, 6  # of a step to where F is not finite, and how often
@@ -228,14 +229,22 @@ class _Sparse(SparseNewton):
 
     clock: Any = None
 
-    def products(self, found: Detection | None = None) -> NewtonKrylov:
-        return _products(NewtonKrylov(), self.clock)
+    def stages(self, context: SolveContext, x0: Array) -> Sequence[Stage]:
+        products = Stage(method=_products(NewtonKrylov(), self.clock))
+        if not isinstance(x0, np.ndarray) and not is_cupy_array(x0):
+            return [products]
+        factored = _Factored(line_search=FINITE, reuse="none", clock=self.clock)
+        return [Stage(method=self.search), Stage(method=factored, when=SPARSE), replace(products, when=NOT_SPARSE)]
 
-    def _solved(
-        self, jacobians: JacobianAssembler, context: SolveContext, start: Solution, rows: Indices | None
-    ) -> Solution:
-        inverses = context.memory.inverses = self.inverses(context)
-        return _BlockLoop(self.clock, Parts(FINITE, jacobians, inverses, reuse="none"), context, start, rows).run()
+
+@dataclass(frozen=True, kw_only=True)
+class _Factored(FactoredNewton):
+    """`FactoredNewton` with shifted Jacobians."""
+
+    clock: Any = None
+
+    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        return _BlockLoop(self.clock, self.prepared(context), context, start, rows).run()
 
 
 class _BlockLoop(BlockLoop):

@@ -3,49 +3,44 @@
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from implicitsolve._arrays.host import from_host, takes_indices
+from implicitsolve._arrays.host import takes_indices
 from implicitsolve._arrays.namespace import is_cupy_array
 from implicitsolve._sparse_structure import Grid, Sparse
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import Array, Indices
 from implicitsolve.direct import DirectMethod
 from implicitsolve.direct._cudss import load_cudss
 from implicitsolve.direct._sparse_lu import SparseLU, SparsePlan
 from implicitsolve.globalize._line_search import Backtracking, LineSearch
-from implicitsolve.globalize._searches import Dogleg
-from implicitsolve.linearize._detect import BUDGET, LEAST_UNKNOWNS, MOST_WRONG, detect, random_direction, wrong_rows
-from implicitsolve.linearize._evaluator import Evaluator, Tally
-from implicitsolve.linearize._sparse_assemble import SparseAssembler
-from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
+from implicitsolve.linearize._detect import LEAST_UNKNOWNS
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.nonlinear._anderson import Anderson
+from implicitsolve.nonlinear._block_loop import BlockLoop
 from implicitsolve.nonlinear._block_newton import OneFactoredSystem
-from implicitsolve.nonlinear._newton_krylov import IDLE_MIXING, MixingFirst, NewtonKrylov
-from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians, SparseInverses
-from implicitsolve.nonlinear._state import LoopState, NonlinearMethod, SolveContext, SolveMemory, retried, unsolved
-from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
+from implicitsolve.nonlinear._pattern_search import PatternSearch
+from implicitsolve.nonlinear._plan import ANY, CLOSE, LEFT, SPARSE, Condition, End, PlannedMethod, Stage, found
+from implicitsolve.nonlinear._sparse_inverse import SparseInverses
+from implicitsolve.nonlinear._state import JacobianAssembler, LoopState, NonlinearMethod, SolveContext
 from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.precondition._parts import takes_sparse
 from implicitsolve.precondition._sparse import ILU
 from implicitsolve.result import Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_kind, check_limit
-from implicitsolve.structure import Detection
+from implicitsolve.structure import Outcome
 
 LEAST_RENT, MOST_RENT = 0.33, 1.75  # of the likely cost of bisection, that products take before it
-MOST_INCOMPLETE = 2  # assemblies that miss entries, until a detected pattern is sought again: one often suffices
-CLEAR = 0.05  # part of |J| |d| by which J d differs from the change of F where a declared pattern misses entries
-# Reasons that a search at another point would only repeat.
-LASTING = ("dense", "identity", "full", "budget", "contradiction", "irregular")
+IDLE_MIXING = 5  # steps in which Anderson's method, where it comes first, must halve ||F||
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseNewton(NonlinearMethod):
+class SparseNewton(PlannedMethod):
     """Newton's method with a sparse J: assembled by coloring, factored, and reused while convergence is good.
 
     Parameters
@@ -103,7 +98,7 @@ class SparseNewton(NonlinearMethod):
     """
 
     structure: Sparse | Grid | None = None
-    budget: int = BUDGET
+    budget: int | None = None
     bisection: bool | Literal["late"] = True
     line_search: LineSearch = Backtracking()
     factor: DirectMethod | None = None
@@ -118,7 +113,8 @@ class SparseNewton(NonlinearMethod):
             raise ValueError(f'SparseNewton: `bisection` must be True, False or "late", got {self.bisection!r}')
         if self.structure is not None and not isinstance(self.structure, Sparse | Grid):
             raise TypeError(f"SparseNewton: `structure` must be Sparse or Grid, got {type(self.structure).__name__}")
-        check_limit("SparseNewton", "budget", self.budget, least=1)
+        if self.budget is not None:
+            check_limit("SparseNewton", "budget", self.budget, least=1)
         check_kind("SparseNewton", "line_search", self.line_search, "line search")
 
     @staticmethod
@@ -127,268 +123,131 @@ class SparseNewton(NonlinearMethod):
         evaluator = context.evaluator
         return takes_indices(x0) and context.scheduler is None and evaluator.size >= LEAST_UNKNOWNS
 
-    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        evaluator, memory = context.evaluator, context.memory
-        problem, is_on_host = evaluator.problem, isinstance(start.x, np.ndarray)
-        is_declared = problem.sparse_structure is not None or problem.structure == "detect"
-        needs_cudss = self.structure is not None or (is_declared and is_cupy_array(start.x))
-        if needs_cudss and not is_on_host and self.factor is None:
-            load_cudss(start.x)  # raises before the first evaluation
-        if not is_on_host and not is_cupy_array(start.x):
-            return self.products().solve(context, start, rows)
-        offered = OfferedJacobians.of(evaluator, start.x)
-        if offered is not None and offered.is_dense:
-            return self.products().solve(context, start, rows)
-        if offered is not None:
-            memory.detection = Detection(structure=offered.structure, how="jac", evaluations=0, unknowns=evaluator.size)
-            return self._solved(offered, context, start, rows)
-        if rows is None and context.scheduler is None and context.truth is None and problem.linearize is None:
-            context = replace(context, first=evaluator.residual(start.x))
-        found = None
-        if context.first is None or not _holds(context, start.x):
-            found = self._found(evaluator, start.x, context.previous.detection, context.first)
-        if found is None:
-            return self.products().solve(context, start, rows)
-        memory.detection = found if found.values is None else replace(found, values=None)
-        if found.how == "irregular" and self.bisection == "late":
-            start = self.products().solve(replace(context, leave=_Rental(evaluator.tally, found.likely)), start, rows)
-            rows = np.flatnonzero(start.status == Status.ITERATION_LIMIT)
-            rows = rows[context.stop.remaining(1, start.iterations[rows]) > 0]
-            if not rows.size:
-                return start
-            start.status[rows], context = Status.RUNNING, replace(context, first=None)
-            first, found = found, self._detected(evaluator, start.x, "only")
-            memory.detection = replace(found, values=None, evaluations=first.evaluations + found.evaluations)
-        if found.large is not None:
-            return self._preconditioned(found.large, context, start, rows)
-        if found.structure is None:
-            return self.products(found).solve(context, start, rows)
-        search = None if found.how == "declared" else partial(self._search, bisection=found.how == "bisection")
-        jacobians = SparseJacobians(evaluator, found, memory, context.previous.assembler, search)
-        memory.detection = replace(memory.detection, colors=jacobians.colors)
-        return self._solved(jacobians, context, start, rows)
+    def stages(self, context: SolveContext, x0: Array) -> Sequence[Stage]:
+        search, is_on_host = self.search, isinstance(x0, np.ndarray)
+        problem, products = context.evaluator.problem, NewtonKrylov().stages(context, x0)
+        if not is_on_host and not is_cupy_array(x0):
+            if self.structure is not None and self.factor is None:
+                load_cudss(x0)  # raises: it has no factors for these arrays
+            return products
+        is_declared = self.structure is not None or problem.sparse_structure is not None
+        first = replace(search, needs_cudss=is_declared or problem.structure == "detect")
+        factored = Stage(method=self.factored, when=SPARSE, continues=ANY)
+        if is_declared or problem.structure == "none" or not (is_on_host or problem.structure == "detect"):
+            return [Stage(method=first), factored, *products]
+        late = [
+            Stage(method=NewtonKrylov(retry=False), when=IRREGULAR, until=OVERTAKEN),
+            Stage(method=replace(search, bisection="only"), when=LEFT_IRREGULAR),
+        ]
+        mixing = [] if context.evaluator.box is not None else [Stage(method=Mixing(), when=NEAR_IDENTITY)]
+        return [
+            Stage(method=first),
+            *(late if self.bisection == "late" else ()),
+            Stage(method=LargeEntries(factor=self.factor), when=FULL, until=REJECTED),
+            factored,
+            *mixing,
+            replace(products[0], continues=CLOSE),
+            *products[1:],
+        ]
 
-    def _found(
-        self, evaluator: Evaluator, x: Array, previous: Detection | None, first: Array | None = None
-    ) -> Detection | None:
-        """The structure that is declared, known, or detected; None where none may be sought."""
-        declared = evaluator.problem.sparse_structure if self.structure is None else self.structure
-        if declared is not None:
-            declared.check_size(evaluator.size)
-            return Detection(structure=declared.sparse, how="declared", evaluations=0, unknowns=evaluator.size)
-        structure = evaluator.problem.structure
-        if structure == "none" or (structure != "detect" and not isinstance(x, np.ndarray)):
-            return None
-        if previous is not None and previous.structure is not None:
-            return replace(previous, how="previous", evaluations=0)
-        if previous is not None and previous.how in LASTING and (previous.how, self.bisection) != ("irregular", True):
-            return replace(previous, evaluations=0)
-        return self._detected(evaluator, x, self.bisection is True, first)
+    @property
+    def search(self) -> PatternSearch:
+        """The search for the pattern at the start."""
+        return PatternSearch(structure=self.structure, budget=self.budget, bisection=self.bisection is True)
 
-    def _detected(
-        self, evaluator: Evaluator, x: Array, bisection: bool | Literal["only"], first: Array | None = None
-    ) -> Detection:
-        return evaluator.tally.enforced(self._search, evaluator, x, bisection, first)
-
-    def _search(
-        self, evaluator: Evaluator, x: Array, bisection: bool | Literal["only"], first: Array | None = None
-    ) -> Detection:
-        """Detect the pattern near x, where F is `first` if that is known."""
-        return detect(
-            lambda x: evaluator.residual(x, keep=True),
-            x,
-            shape=evaluator.event_shape,
-            budget=self.budget,
-            bisection=bisection,
-            inward=evaluator.inward,
-            first=first,
-        )
-
-    def products(self, found: Detection | None = None) -> NonlinearMethod:
-        """The method where J is not sparse, which may be what the detection has found."""
-        if found is None or found.how != "identity":
-            return NewtonKrylov()
-        return MixingFirst(patience=IDLE_MIXING, damping=1 / found.diagonal)
-
-    def _preconditioned(self, large: Sparse, context: SolveContext, start: Solution, rows: Indices | None) -> Solution:
-        """Solve by products, preconditioned by the large entries of J, and without where that fails."""
-        plan, factor = SparsePlan(large), self.factor or SparseLU()
-        settings: Any = factor if plan.is_direct or plan.fill.prefers_direct else ILU()
-        lagged = Lagged(preconditioner=settings, structure=large)
-        method = NewtonKrylov(preconditioner=lagged, retry=False)  # what fails here may be the preconditioner
-        solution = method.solve(replace(context, leave=lambda state: vars(state)["attempts"] > 0), start, rows)
-        again = np.flatnonzero(unsolved(context, solution))
-        left = again[solution.status[again] == Status.ITERATION_LIMIT]
-        solution.status[left] = Status.LINE_SEARCH_FAILED
-        return retried(self.products(), context, solution, again) if again.size else solution
-
-    def inverses(self, context: SolveContext) -> SparseInverses:
-        """Factors, which begin with those of an earlier solve."""
-        known = context.previous.inverses
-        return SparseInverses() if known is None else copy.copy(known)
-
-    def _solved(
-        self, jacobians: JacobianAssembler, context: SolveContext, start: Solution, rows: Indices | None
-    ) -> Solution:
-        """Solve with these Jacobians; systems on which that fails are solved by products from x0."""
-        factor: Any = self.factor
-        if factor is None:
-            factor = context.memory.inverses = self.inverses(context)
-        first = Parts(self.line_search, jacobians, factor)
-        solution = first.solve(context, start, rows)
-        for method in (replace(first, line_search=Dogleg()), NewtonKrylov()):
-            again = np.flatnonzero(unsolved(context, solution))
-            if not again.size:
-                break
-            solution = retried(method, context, solution, again)
-        return solution
+    @property
+    def factored(self) -> NonlinearMethod:
+        """The steps with a sparse J."""
+        return FactoredNewton(line_search=self.line_search, factor=self.factor)
 
 
-def _holds(context: SolveContext, x: Array) -> bool:
-    """Whether x, where F is known, solves all systems."""
-    stop, F = context.stop, context.first
-    norms = stop.measure(F, context.evaluator.event_shape)
-    return bool(stop.holds(norms, stop.target(norms, F), x, None).all())
+IRREGULAR = found("J is sparse without diagonals", Outcome.IRREGULAR)
+LEFT_IRREGULAR = Condition("the search costs less", lambda c, s: IRREGULAR.holds(c, s) & LEFT.holds(c, s))
+FULL = found("J is full with few large entries", Outcome.FULL)
+NEAR_IDENTITY = found("J is full and near a multiple of I", Outcome.IDENTITY)
+REJECTED = End("a rejected step", lambda context: lambda state: vars(state)["attempts"] > 0, Status.LINE_SEARCH_FAILED)
 
 
-class _Rental:
-    """Whether a solve by products has cost, or will cost, more than another way: the ski rental rule.
+def _overtaken(context: SolveContext) -> Callable[[LoopState], bool]:
+    """Whether products have cost, or will cost, more than the search by bisection: the ski rental rule."""
+    tally, price = context.evaluator.tally, context.memory.detection.likely  # type: ignore[union-attr]
+    begin = tally.residuals
 
-    The other way is likely to take `price` evaluations.
-    """
-
-    def __init__(self, tally: Tally, price: float) -> None:
-        self.tally, self.price, self.begin = tally, price, tally.residuals
-
-    def __call__(self, state: LoopState) -> bool:
-        """Whether to leave, by the slowest system and its average rate of convergence so far."""
-        spent = self.tally.residuals - self.begin
-        if spent < LEAST_RENT * self.price:
+    def test(state: LoopState) -> bool:
+        spent = tally.residuals - begin
+        if spent < LEAST_RENT * price:
             return False
         with np.errstate(all="ignore"):
             gained = np.log(state.start_norms / state.norms)
             missing = np.log(state.measure / state.target)
             slowest = np.where(missing > 0, missing / np.where(gained > 0, gained, 0.0), 0.0).max()
-        return bool(spent * (1.0 + slowest) > MOST_RENT * self.price)
+        return bool(spent * (1.0 + slowest) > MOST_RENT * price)
+
+    return test
 
 
-@dataclass(frozen=True)
-class Parts(NonlinearMethod):
-    """The settings of `BlockLoop` with a sparse J."""
+OVERTAKEN = End("products cost more than the search by halving will", _overtaken)
 
-    line_search: LineSearch
-    jacobians: JacobianAssembler
-    factor: SparseInverses | DirectMethod
+
+@dataclass(frozen=True, kw_only=True)
+class FactoredNewton(NonlinearMethod):
+    """The settings of `BlockLoop` with the sparse J that a search has found."""
+
+    line_search: LineSearch = Backtracking()
+    factor: DirectMethod | SparseInverses | None = None
     reuse: str = "broyden"
+    jacobians: JacobianAssembler | None = None
     label: ClassVar[str] = "SparseNewton"
     keeps_bounds: ClassVar[bool] = True
 
     def assembler(self, evaluator: Evaluator) -> JacobianAssembler:
-        return self.jacobians
+        return self.jacobians  # type: ignore[return-value]
+
+    def prepared(self, context: SolveContext) -> FactoredNewton:
+        """The same with the assembler, and with factors that begin with those of an earlier solve."""
+        factor, known = self.factor, context.previous.inverses
+        if factor is None:
+            factor = context.memory.inverses = SparseInverses() if known is None else copy.copy(known)
+        return replace(self, jacobians=context.jacobians, factor=factor)
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        if OneFactoredSystem.applies(self, context, start.x):
-            return OneFactoredSystem(self, context, start, is_retry=rows is not None).run()
-        return BlockLoop(self, context, start, rows).run()
+        method = self.prepared(context)
+        if OneFactoredSystem.applies(method, context, start.x):
+            return OneFactoredSystem(method, context, start, is_retry=rows is not None).run()
+        return BlockLoop(method, context, start, rows).run()
 
 
-class SparseJacobians(JacobianAssembler):
-    """The assembler of `BlockLoop` for a sparsity pattern.
+@dataclass(frozen=True, kw_only=True)
+class LargeEntries(NonlinearMethod):
+    """`NewtonKrylov`, preconditioned by factors of the large entries that the search has found, complete or not."""
 
-    A pattern that misses entries in two assemblies is detected again, once, by `search`; a declared one, for which
-    there is no `search`, is kept with a warning.
-    """
+    factor: DirectMethod | None = None
+    label: ClassVar[str] = "NewtonKrylov, preconditioned by J's large entries,"
+    line_search: ClassVar[LineSearch] = Backtracking()
 
-    def __init__(
-        self,
-        evaluator: Evaluator,
-        found: Detection,
-        memory: SolveMemory,
-        known: SparseAssembler | None,
-        search: Callable[[Evaluator, HostArray], Detection] | None,
-    ) -> None:
-        self._found, self._memory, self._known = found, memory, known
-        self._search, self._incomplete = search, 0
-        self._is_checked = self._is_warned = False
-        self.sensitivity: HostArray = np.full(evaluator.rows.size, np.nan)
-        is_whole = found.values is not None and not found.full_rows.size
-        self._first: HostArray | None = found.values if is_whole else None
+    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        large: Sparse = context.memory.detection.large  # type: ignore[union-attr, assignment]
+        plan, factor = SparsePlan(large), self.factor or SparseLU()
+        settings: DirectMethod | ILU = factor if plan.is_direct or plan.fill.prefers_direct else ILU()
+        method = NewtonKrylov(preconditioner=Lagged(preconditioner=settings, structure=large), retry=False)
+        return method.solve(context, start, rows)
 
-    @cached_property
-    def assembler(self) -> SparseAssembler:
-        """Made when it is needed: J at the start may come from the detection, and serve to the end."""
-        self._memory.assembler = assembler = SparseAssembler.of(self._found, self._known)
-        return assembler
 
-    @property
-    def colors(self) -> HostArray:
-        """Colors of the columns: those of the detection, as long as there was no assembly."""
-        colors = self._found.colors
-        return self.assembler.coloring.colors if colors is None or "assembler" in vars(self) else colors
+@dataclass(frozen=True, kw_only=True)
+class Mixing(NonlinearMethod):
+    """Anderson's method for J near c I, damped by 1 / c, which is negative for F = G(x) - x."""
 
-    @property
-    def cost(self) -> int:
-        return int(self.colors.max()) + 1
+    label: ClassVar[str] = "Anderson"
 
-    def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> SparseMatrix:
-        first, self._first = self._first, None
-        if first is not None and first.shape[0] == x.shape[0]:
-            return SparseMatrix(from_host(first, x), self._found.structure)  # type: ignore[arg-type]
-        J = self.assembler.assemble(evaluator, x, F)
-        if not self.assembler.surprises.size:
-            if self._search is None and self._known is None and not self._is_checked:
-                self._is_checked = True
-                self._compare(evaluator, x, F, J)
-            return J
-        self._incomplete += 1
-        if self._search is None:
-            self._warn(self._evidence())
-        elif self._incomplete == MOST_INCOMPLETE and self._widened(self._search(evaluator, x)):
-            return self.assembler.assemble(evaluator, x, F)
-        return J
+    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        c: float = context.memory.detection.diagonal  # type: ignore[union-attr]
+        return Damped(patience=IDLE_MIXING, damping=1 / c).solve(context, start, rows)
 
-    def _compare(self, evaluator: Evaluator, x: Array, F: Array, J: SparseMatrix) -> None:
-        """Look for entries outside a declared pattern in rows that have another of that color: one evaluation."""
-        coloring = self.assembler.coloring
-        direction = from_host(random_direction(coloring.colors, x.shape[1], 0), x)
-        d = evaluator.inward(x, self.assembler.lengths(x) * direction)
-        wrong = wrong_rows(evaluator.residual, x, F, J.structure, J.flat_data, d, coloring.full_rows, CLEAR)
-        rows = np.flatnonzero(wrong)
-        if rows.size > MOST_WRONG * wrong.size:
-            doubt = ", unless the problem's products are wrong" if evaluator.has_exact_products else ""
-            evidence = f"J d differs from the change of F along a random d in {rows.size} rows, row {rows[0]} first"
-            self._warn(evidence + doubt)
 
-    def _warn(self, evidence: str) -> None:
-        if not self._is_warned:
-            self._is_warned = True
-            advice = 'extend the pattern, or let it be detected by structure="detect"'
-            warnings.warn(
-                f"SparseNewton: `structure` is too narrow: {evidence}; {advice}", RuntimeWarning, stacklevel=2
-            )
+class Damped(Anderson):
+    """Anderson's method, which mixes from the second step on: 0.4 to 0.9 of the evaluations."""
 
-    def _widened(self, again: Detection) -> bool:
-        """Whether another detection adds entries to the pattern."""
-        known, memory = self._found, self._memory
-        evaluations = again.evaluations + (memory.detection or again).evaluations
-        memory.detection = replace(memory.detection or known, evaluations=evaluations)
-        if again.structure is None or known.structure is None:
-            return False
-        structure, full_rows = known.structure.union(again.structure), np.union1d(known.full_rows, again.full_rows)
-        if structure.nnz == known.structure.nnz and full_rows.size == known.full_rows.size:
-            return False
-        self._found = replace(again, structure=structure, full_rows=full_rows, values=None, colors=None)
-        del self.assembler
-        memory.detection = replace(self._found, evaluations=evaluations, colors=self.assembler.coloring.colors)
-        return True
+    contraction: ClassVar[float] = 0.0
 
-    def _evidence(self) -> str:
-        """What an assembly shows outside the pattern."""
-        surprises, colors = self.assembler.surprises, self.assembler.coloring.colors
-        color, row = surprises[0]
-        rows, members = np.unique(surprises[:, 1]), np.flatnonzero(colors == color)
-        columns = ", ".join(map(str, members[:3])) + (", ..." if members.size > 3 else "")
-        return (
-            f"at least {rows.size} of {colors.size} rows of F change with "
-            f"unknowns outside their pattern (row {row} with unknowns of color {color}: {columns})"
-        )
+    def __post_init__(self) -> None:
+        """Check nothing: the settings are the library's."""

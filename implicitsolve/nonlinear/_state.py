@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from implicitsolve._arrays.host import gather
 from implicitsolve._arrays.namespace import array_namespace, eps
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray, Indices
@@ -19,25 +18,17 @@ from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear._accuracy import BatchProgress
 from implicitsolve.nonlinear._sparse_inverse import SparseInverses
+from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import SystemArrays
-from implicitsolve.precondition._lagged import UNLIMITED, BatchedInverse
+from implicitsolve.precondition._lagged import BatchedInverse
 from implicitsolve.problem import Problem
-from implicitsolve.result import Retry, Solution
-from implicitsolve.status import Status, StatusArray
-from implicitsolve.stopping import ALLOWANCE, PER_PROGRESS, NonlinearStop, Tally
+from implicitsolve.result import Solution
+from implicitsolve.status import Status
+from implicitsolve.stopping import NonlinearStop
 from implicitsolve.structure import Detection
 
 CONVERGED = int(Status.CONVERGED)
 ROUNDING = 0.5  # F's change between neighbouring numbers, over F, from which on F is rounding error
-LITTLE = 0.02  # the same from which on another attempt is not worth its evaluations: it gains two digits at most
-PROGRESS, CLEAR = 0.99, 0.5  # parts of the least norm: a step earns PER_PROGRESS evaluations, and all it took
-RENEWAL = 0.1  # part of the least norm: after such a step an allowance begins again
-ASSEMBLIES = 4  # of J that an allowance covers at least
-USED_PART = 0.1  # of a step, accepted, from which on its linear solve counts as needed
-WORTHWHILE = 0.75  # part of the iterations of a linear solve that was not accurate, from which on another is worth it
-IDLE_PART, IDLE_SHARE = 0.9, 2  # part to which a first attempt has to reduce ||F|| in the allowance over 2,
-IDLE_STEPS = 3  # ... where it may not go on after as many steps without progress
-ENDS = (Status.STAGNATED, Status.LINE_SEARCH_FAILED)  # of systems whose F may have met its rounding error
 
 
 @dataclass
@@ -53,7 +44,6 @@ class LoopState(SystemArrays):
     target: HostArray  # right-hand side of the stopping rule
     best: HostArray  # smallest `measure` that counted as progress
     least: HostArray  # ... and ||F||_2, which searches reduce where another norm, that of the rule, lags behind
-    lowest: HostArray  # the smallest ||F||_2 of all
     since: HostArray  # steps since the last progress
     best_x: Array  # the point with the smallest `measure` of all, and F there
     best_F: Array
@@ -63,119 +53,6 @@ class LoopState(SystemArrays):
     status: HostArray  # codes of `Status`
     progress: BatchProgress  # of x
     norms_before: HostArray  # ||F||_2 before the last accepted step
-
-
-class Allowance:
-    """Evaluations that each system of a solve may take without progress; see `NonlinearStop.max_evaluations`.
-
-    Of a single system all that are counted are charged; of one in a batch, whose charge must not depend on the others,
-    what it would take alone without searches along a direction.
-    """
-
-    def __init__(self, solution: Solution, tally: Tally, *, is_retry: bool, is_limited: bool, reserve: int = 0) -> None:
-        self.charged: HostArray = solution.charged
-        self.tally, self.is_retry, self.reserve = tally, is_retry, reserve
-        self.is_charged: bool = tally.most is None
-        self.is_limited: bool = is_limited and self.is_charged
-        self.is_single: bool = self.charged.size == 1
-        self.earlier: HostArray | None = solution.norm.copy() if is_retry else None  # where others ended
-        self.assembly: int = 0  # evaluations that an assembly of J takes,
-        self.linear: int = 0  # ... and a linear solve by products alone, in a first attempt at a single system
-        self.lacking: float = 0.0  # below which another linear solve would not be accurate either
-        self.exempt: HostArray = np.zeros(self.charged.size, dtype=bool)  # systems whose progress ||F|| does not show
-        self.charged += tally.charge() * (self.is_charged and self.is_single)
-
-    @property
-    def most(self) -> int:
-        """All of the allowance, less what a last assembly takes."""
-        return max(ALLOWANCE - self.assembly, ASSEMBLIES * max(self.assembly, self.linear)) - self.reserve
-
-    @property
-    def withheld(self) -> int:
-        """What a first attempt without progress has to leave."""
-        return self.most - self.most // IDLE_SHARE
-
-    def note_solve(self, iterations: int, is_accurate: bool, length: float) -> None:
-        """Note a linear solve of a single system by products, and the part of its step that was accepted."""
-        if is_accurate or self.rest_of_one() > 0:  # else the allowance ended it
-            self.lacking = 0.0 if is_accurate else WORTHWHILE * iterations
-        if is_accurate and self.is_single and not self.is_retry and length >= USED_PART:
-            self.linear = max(self.linear, iterations)
-
-    def is_spent(self, state: LoopState) -> HostArray | bool:
-        """Where nothing is left to systems."""
-        if not self.is_limited or self.charged.max() < min(self.most, self.most // IDLE_SHARE):
-            return False
-        return self.left(state) <= 0
-
-    def left(self, state: LoopState) -> HostArray:
-        """What is left to systems that are limited; only a half of it in a first attempt without progress."""
-        is_idle = (state.lowest > IDLE_PART * state.start_norms) | (state.since >= IDLE_STEPS)
-        return self.rest(state.rows) - self.withheld * (is_idle & (not self.is_retry))
-
-    def rest(self, rows: Indices) -> HostArray:
-        """What is left to systems in all: no stage of a step takes more."""
-        if self.is_single:
-            return np.full(rows.size, self.rest_of_one())
-        if not self.is_limited:
-            return np.full(rows.size, UNLIMITED)
-        return np.where(self.exempt[rows], UNLIMITED, self.most - self.charged[rows])
-
-    def rest_of_one(self) -> int:
-        """The same for a single system, less what its step has taken so far."""
-        if not self.is_limited or self.exempt[0]:
-            return UNLIMITED
-        return self.most - int(self.charged[0]) - (self.tally.evaluations - self.tally.charged)
-
-    def left_of_one(self, lowest: float, start: float, since: int) -> int:
-        """`left` for a single system: its smallest ||F||_2, that at its start, and its steps without progress."""
-        is_idle = (lowest > IDLE_PART * start or since >= IDLE_STEPS) and not self.is_retry
-        return self.rest_of_one() - (self.withheld if is_idle else 0)
-
-    def charge(self, state: LoopState, details: dict[str, HostArray]) -> None:
-        """Charge a step, described by what the trace notes of it, less what it has earned."""
-        if self.is_single:
-            norms = state.measure, state.norms, state.best_measure, state.lowest
-            self.charge_one(*(float(norm[0]) for norm in norms))
-        elif self.is_charged:
-            self._charge_each(state, details)
-        state.lowest = np.fmin(state.lowest, state.norms)
-
-    def _charge_each(self, state: LoopState, details: dict[str, HostArray]) -> None:
-        rows, is_whole = state.rows, state.rows.size == self.charged.size
-        spent = self.charged if is_whole else self.charged[rows]
-        cost, fresh = 1 + details.get("krylov_iterations", 0), details.get("factorized")
-        cost = cost if fresh is None or not fresh.any() else cost + self.assembly * fresh
-        with np.errstate(all="ignore"):  # smaller of both norms, over their least values
-            left = np.fmin(state.measure / state.best_measure, state.norms / state.lowest)
-        earned = PER_PROGRESS * (left < PROGRESS)
-        if np.max(cost) > PER_PROGRESS or spent.max() > 0:  # else a large reduction earns no more than a small one
-            is_clear, is_new = left < CLEAR, left < RENEWAL
-            if self.earlier is not None:
-                is_clear &= state.measure < self.earlier[rows]
-                is_new &= state.measure < RENEWAL * self.earlier[rows]
-            earned = np.maximum(earned, np.maximum(cost, PER_PROGRESS) * is_clear)
-            spent -= np.maximum(spent, 0) * is_new
-        spent += cost - earned
-        if not is_whole:
-            self.charged[rows] = spent
-
-    def charge_one(self, measure: float, norm: float, best: float, lowest: float) -> None:
-        """The same for a single system, given both norms and their least values before this step."""
-        cost = self.tally.charge()
-        if not self.is_charged:
-            return
-        earlier = np.inf if self.earlier is None else self.earlier[0]
-        if measure < RENEWAL * earlier and (measure < RENEWAL * best or norm < RENEWAL * lowest):
-            self.charged[0] = min(self.charged[0], 0)
-        has_halved = measure < CLEAR * best or norm < CLEAR * lowest
-        if has_halved and measure < earlier:
-            cost -= max(cost, PER_PROGRESS)
-        elif measure < PROGRESS * best or norm < PROGRESS * lowest:
-            cost -= PER_PROGRESS
-        self.charged[0] += cost
-        if not has_halved and self.rest_of_one() < self.lacking:
-            self.charged[0] = max(self.charged[0], self.most)
 
 
 @dataclass
@@ -291,6 +168,31 @@ class Scheduler:
             status[is_won & (status != CONVERGED)] = Status.STOPPED
 
 
+class JacobianAssembler(Protocol):
+    """Assembles J for Newton's method with a factorized J, whatever the structure of J.
+
+    `sensitivity` (B,) is ||F(x + h v) - F(x)|| over the relative length of h, the largest in each system's last
+    assembly; NaN: unknown.
+    """
+
+    sensitivity: HostArray
+
+    @property
+    def cost(self) -> int: ...  # products, or residuals, that one assembly takes
+
+    def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> LinearOperator:
+        """J(x) for x (b, N), where F is F(x); `evaluator` is that of these systems."""
+        ...
+
+    def is_certain(self, rows: Indices) -> bool:
+        """Whether no difference of systems `rows` had a guessed length."""
+        return True
+
+    def check(self, rows: Indices, newton_step: Array) -> HostArray:
+        """Compare guessed lengths with J^-1 F (b, N); return which systems need another assembly."""
+        return np.zeros(rows.size, dtype=bool)
+
+
 @dataclass(frozen=True)
 class SolveContext:
     """The problem and the settings of one solve, shared by all methods that it uses."""
@@ -299,12 +201,13 @@ class SolveContext:
     stop: NonlinearStop
     monitor: Monitor = silent
     scheduler: Scheduler | None = None  # of a solve in which all systems iterate to their own end, there is none
-    reserve: int = 0  # evaluations of each system's allowance that are left to later methods
+    share: float = 1.0  # of the budget of each system, that may be spent at the end of this attempt
     leave: Callable[[LoopState], bool] | None = None  # whether all running systems end, with ITERATION_LIMIT
     truth: Callable[[Array, Indices], HostArray] | None = None  # norms of the caller's F, where another F is solved
     first: Array | None = None  # F at the start, where it is known
     previous: SolveMemory = field(default_factory=SolveMemory)  # what an earlier solve left; never written
     memory: SolveMemory = field(default_factory=SolveMemory)  # what this one leaves
+    jacobians: JacobianAssembler | None = None  # what assembles a sparse J, where a search has found its pattern
 
 
 class NonlinearMethod(Protocol):
@@ -334,58 +237,6 @@ class FixedPointMethod(NonlinearMethod, Protocol):
     @property
     def eliminates(self) -> bool:
         return True
-
-
-def unsolved(context: SolveContext, solution: Solution) -> HostArray:
-    """Which systems have failed, from a finite start, with iterations left."""
-    failed = ~np.isin(solution.status, (Status.CONVERGED, Status.STOPPED, Status.AT_INFINITY))
-    return failed & np.isfinite(solution.first_norm) & (context.stop.remaining(1, solution.iterations) > 0)
-
-
-def retried(
-    method: NonlinearMethod, context: SolveContext, first: Solution, rows: Indices, *, continues: bool = False
-) -> Solution:
-    """Solve some systems again by another method, from their start or where they ended; take over what improved.
-
-    Systems that ended with nothing left in F but rounding errors, which no method would reduce, are left as they are.
-    So are those that have spent their allowance.
-    """
-    tally = context.evaluator.tally
-    solution = first
-    rows = rows[first.charged[rows] < ALLOWANCE - context.reserve]
-    if not tally.is_spent():
-        rows = rows[~_is_exhausted(context, first, rows)]
-    if rows.size and not tally.is_spent():
-        again = first.copy() if continues else first.restarted(rows)
-        iteration = first.steps[-1].iteration if first.steps else 0
-        reasons = first.status[rows].view(StatusArray)
-        found = method.solve(replace(context, first=None), again, rows)
-        status = found.status[rows].view(StatusArray)
-        retry = Retry(method=label(method), iteration=iteration, systems=rows, reasons=reasons, status=status)
-        found.retries.insert(len(first.retries), retry)  # before those within it
-        solution = first.improved(rows, found)
-    if tally.ended is not None:
-        solution.status[rows] = np.where(solution.status[rows] == CONVERGED, CONVERGED, tally.ended)
-    return solution
-
-
-def label(method: NonlinearMethod) -> str:
-    """A method and its line search."""
-    search = getattr(method, "line_search", None)
-    name = getattr(method, "label", type(method).__name__)
-    return name if search is None else f"{name} with {type(search).__name__}"
-
-
-def _is_exhausted(context: SolveContext, solution: Solution, rows: Indices) -> HostArray:
-    """Which systems ended where F is little but rounding error; takes an evaluation if any may have."""
-    exhausted = np.zeros(rows.size, dtype=bool)
-    ended = np.flatnonzero(np.isin(solution.status[rows], ENDS))
-    capacity = None if context.scheduler is None else context.scheduler.capacity
-    for first in range(0, ended.size, capacity or max(ended.size, 1)):
-        some = ended[first : first + (capacity or ended.size)]
-        x, part = gather(solution.x, rows[some]), context.evaluator.take(rows[some], solution.x)
-        exhausted[some] = is_rounding(part, x, gather(solution.F, rows[some]), LITTLE)
-    return exhausted
 
 
 def is_rounding(part: Evaluator, x: Array, F: Array, share: float = ROUNDING) -> HostArray:
