@@ -7,6 +7,7 @@ subpackages, loaded on first use.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -130,18 +131,30 @@ __all__ = [
 _PACKAGES = ("adapters", "branches", "diagnostics", "drivers", "testing")
 
 
-def __getattr__(name: str) -> Any:
-    """Load a package or a function on first use."""
-    if name in _PACKAGES:
-        return importlib.import_module(f"implicitsolve.{name}")
-    if name in ("Branch", "continuation"):
-        return getattr(importlib.import_module("implicitsolve.branches"), name)
-    if name == "newton_batch":
-        try:
-            return importlib.import_module("implicitsolve.backends.numba").newton_batch
-        except BackendUnavailable as error:
-            return _unavailable(str(error))
-    raise AttributeError(f"module 'implicitsolve' has no attribute {name!r}")
+if not TYPE_CHECKING:  # where names that are not public are errors
+
+    def __getattr__(name: str) -> Any:
+        """Load a package or a function on first use."""
+        if name in _PACKAGES:
+            return importlib.import_module(f"implicitsolve.{name}")
+        if name in ("Branch", "continuation"):
+            return getattr(importlib.import_module("implicitsolve.branches"), name)
+        if name == "newton_batch":
+            try:
+                return importlib.import_module("implicitsolve.backends.numba").newton_batch
+            except BackendUnavailable as error:
+                return _unavailable(str(error))
+        raise AttributeError(f"module 'implicitsolve' has no attribute {name!r}{_hint(name)}")
+
+
+def _hint(name: str) -> str:
+    """What takes the place of a name of SciPy's, or what a misspelled one may stand for."""
+    if name in ("fsolve", "root_scalar", "solve", "brentq", "newton", "broyden1", "broyden2", "anderson", "nsolve"):
+        return ": implicitsolve.root(F, x0) takes its place"
+    if name in ("least_squares", "leastsq", "minimize", "curve_fit"):
+        return f": it solves F(x) = 0; for the rest there is scipy.optimize.{name}"
+    close = difflib.get_close_matches(name, __all__, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _unavailable(message: str) -> Any:
@@ -155,5 +168,5 @@ def _unavailable(message: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Every public name, the ones that load on first use included."""
-    return sorted({*globals(), *__all__})
+    """The public names, those that load on first use included."""
+    return sorted([*__all__, "__version__"])

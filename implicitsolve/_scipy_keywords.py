@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -21,6 +21,7 @@ REPLACEMENTS = {
     "fun": "the function is the first argument, `problem`",
     "hess": "Newton's method for F(x) = 0 needs first derivatives alone: `jac`, or Problem(F, jvp=...)",
     "inner_M": "pass method=NewtonKrylov(preconditioner=...)",
+    "jac_sparsity": "pass Problem(F, structure=Sparse(pattern)), or leave it out: the pattern is detected",
     "maxfev": "pass stop=NonlinearStop(max_evaluations=...)",
     "maxiter": "pass stop=NonlinearStop(max_iterations=...)",
     "options": "pass stop=NonlinearStop(atol=..., max_iterations=...) and method=NewtonKrylov(...)",
@@ -29,6 +30,7 @@ REPLACEMENTS = {
 SYNONYMS = {
     "M": "inner_M",
     "diff_step": "eps",
+    "sparsity": "jac_sparsity",
     "epsfcn": "eps",
     "fatol": "f_tol",
     "ftol": "f_rtol",
@@ -76,7 +78,7 @@ METHOD_REPLACEMENTS = {
 
 
 def adapted(
-    problem: Any, stop: NonlinearStop | None, given: dict[str, Any], settings: Iterable[type]
+    problem: Any, stop: NonlinearStop | None, given: Mapping[str, Any], settings: Iterable[type]
 ) -> tuple[Any, NonlinearStop | None]:
     """The problem and the stopping rule with SciPy's `args`, `jac` and `tol`; other keywords raise a TypeError.
 
@@ -102,7 +104,9 @@ def adapted(
     if jac is None or jac is False:
         return residual, stop
     if not callable(jac):
-        raise TypeError(f"root: `jac` must be a function x -> J(x), or True, got {jac!r}; differences need none")
+        raise TypeError(
+            f"root: `jac` must be a function x -> J(x), or True, got {jac!r}; leave it out for differences of F"
+        )
     return Problem(residual, jac=_bound(jac, args)), stop
 
 

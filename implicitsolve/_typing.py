@@ -13,7 +13,7 @@ N : all unknowns of one system.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +77,32 @@ Indices: TypeAlias = npt.NDArray[np.intp]
 
 CallersArray: TypeAlias = Any
 """An array in a caller's hands: of a function that may be annotated with one library's arrays, or of a result."""
+
+ArrayArgument: TypeAlias = Array | npt.ArrayLike
+"""What a caller may pass as an array: one of any library, a list, a number."""
+
+MethodName: TypeAlias = Literal[
+    "anderson",
+    "auto",
+    "block-newton",
+    "broyden",
+    "causal-newton",
+    "homotopy",
+    "newton-krylov",
+    "picard",
+    "pseudo-transient",
+    "sparse-newton",
+    "substitution",
+]
+
+
+class ScipyKeywords(TypedDict, total=False):
+    """Keywords of `scipy.optimize.root` that mean the same here."""
+
+    args: Any
+    jac: Callable[..., CallersArray] | bool | None
+    tol: float | None
+
 
 Residual: TypeAlias = Callable[[CallersArray], CallersArray]
 Product: TypeAlias = Callable[[CallersArray, CallersArray], CallersArray]

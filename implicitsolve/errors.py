@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from implicitsolve._typing import Array
 
@@ -77,3 +78,37 @@ def required(module: str, need: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise BackendUnavailable(f"{need} ({error})") from error
+
+
+MEANT = {
+    "Dfun": "jac",
+    "F": "residual",
+    "col_deriv": "jac",
+    "fprime": "jac",
+    "f_rtol": "rtol",
+    "f_tol": "atol",
+    "fun": "residual",
+    "jacobian": "jac",
+    "maxfev": "max_evaluations",
+    "maxiter": "max_iterations",
+    "sparsity": "structure",
+    "jac_sparsity": "structure",
+    "tol": "xtol (of x), atol or rtol (of F)",
+    "x_rtol": "xtol",
+    "x_tol": "xtol",
+}
+
+
+class ChecksKeywords:
+    """A base of dataclasses whose constructor names what an unknown keyword may stand for."""
+
+    def __new__(cls, *arguments: object, **keywords: object) -> Self:
+        known: dict[str, object] = getattr(cls, "__dataclass_fields__", {})
+        if not keywords.keys() <= known.keys():
+            name = min(keywords.keys() - known.keys())
+            meant = MEANT.get(name, "")
+            is_known = meant and meant.split()[0] in known
+            close = [meant] if is_known else difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else f"; it takes {', '.join(known)}"
+            raise TypeError(f"{cls.__name__}: unexpected keyword argument `{name}`{hint}")
+        return super().__new__(cls)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import sys
@@ -14,6 +15,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.result import NewtonStep
 
 __all__ = ["Monitor", "ProgressBar", "Trace", "collect", "combine", "log_to", "progress_bar", "silent", "table"]
+__dir__ = __all__.copy
 
 WIDTH, COLUMNS = 20, 99  # of a bar, and of its line
 SMALL = 1e-9  # share that is rounding error
@@ -44,6 +46,34 @@ class Monitor(Protocol):
 
 def silent(step: NewtonStep, x: Array, F: Array) -> None:
     """Do nothing."""
+
+
+def observer(caller: str, monitor: Any, *, progress: bool = False) -> Monitor:
+    """What a caller's `monitor` and `progress` stand for; raise unless it can be called as ``monitor(step, x, F)``."""
+    if monitor is None or isinstance(monitor, bool | np.bool_):
+        shown: Monitor = table() if monitor else silent
+    elif not callable(monitor):
+        raise TypeError(f"{caller}: `monitor` must be callable, or True for a table, got {type(monitor).__name__}")
+    else:
+        _check_signature(caller, monitor)
+        shown = monitor
+    if not progress:
+        return shown
+    return progress_bar() if shown is silent else combine(progress_bar(), shown)
+
+
+def _check_signature(caller: str, monitor: Callable[..., object]) -> None:
+    try:
+        signature = inspect.signature(monitor)
+    except (TypeError, ValueError):  # compiled: it does not say
+        return
+    try:
+        signature.bind(None, None, None)
+    except TypeError:
+        raise TypeError(
+            f"{caller}: `monitor` is called as monitor(step, x, F), with the step's norms and counts in `step`; "
+            f"got a function of {signature}"
+        ) from None
 
 
 def mapped(monitor: Monitor, change: Callable[[Array, Array], tuple[Array, Array]]) -> Monitor:
@@ -194,7 +224,7 @@ class ProgressBar:
 
     def _show(self, share: float, text: str, *, is_last: bool) -> None:
         out = sys.stderr if self._stream is None else self._stream
-        share, is_terminal = min(max(share + SMALL, 0.0), 1.0), out.isatty()
+        share, is_terminal = min(max(share + SMALL, 0.0), 1.0), out.isatty() or _is_notebook(out)
         if not (is_terminal or is_last or int(10 * share) > self._tenths):
             return
         self._tenths = int(10 * share)
@@ -202,6 +232,11 @@ class ProgressBar:
         line = f"{name} [{'#' * int(WIDTH * share):.<{WIDTH}}] {int(100 * share):3d} %  {text}"
         out.write(f"\r{line:<{COLUMNS}}" + "\n" * is_last if is_terminal else f"{line}\n")
         out.flush()
+
+
+def _is_notebook(out: TextIO) -> bool:
+    """Whether a stream shows in a notebook, where a line can be overwritten as in a terminal."""
+    return type(out).__module__.startswith("ipykernel")
 
 
 def _distances(step: NewtonStep) -> HostArray:
@@ -223,8 +258,8 @@ def progress_bar(stream: TextIO | None = None, *, label: str = "solve") -> Progr
     Parameters
     ----------
     stream : text file, optional
-        Where to. Default: standard error. On a terminal the bar is one line, which is overwritten; elsewhere a line for
-        each tenth of the way.
+        Where to. Default: standard error. On a terminal and in a notebook the bar is one line, which is overwritten;
+        elsewhere a line for each tenth of the way.
     label : str, optional
         What stands before the bar. Default "solve"; the later ones of several solves are numbered.
 

@@ -14,6 +14,7 @@ from implicitsolve._arrays.namespace import is_array
 from implicitsolve._parameters import bind_parameters
 from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, CallersArray, Indices, ParameterCotangents, ParameterProduct, Product, Residual
+from implicitsolve.errors import ChecksKeywords
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_flag, check_limit
 from implicitsolve.structure import BlockBanded, Grid, Halves, Sparse, coloring
@@ -25,7 +26,7 @@ LARGEST_BLOCK = 64  # the same, of a block that is factorized
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Problem(Representation):
+class Problem(ChecksKeywords, Representation):
     """A system F(x) = 0, or a batch of independent ones, by the functions that define it.
 
     Only `residual` is needed. Every other function saves work or makes a new question answerable.
@@ -59,7 +60,7 @@ class Problem(Representation):
         The first `batch_ndim` axes of x index independent systems. Default 0: one system.
     bounds : tuple of two array_like, or scipy.optimize.Bounds, optional
         ``(lower, upper)``: numbers or arrays that broadcast to x, so that each system of a batch may have its own;
-        -inf and inf where there are none; rounded to the dtype of x0. x0 must lie within them, and no function of the
+        -inf and inf, or None, where there are none; rounded to the dtype of x0. x0 must lie within them, and no function of the
         problem is ever called outside (`keep_feasible` of SciPy's Bounds is always true). Default None. See the notes
         of `root`.
     x_scale : array_like or "auto", optional
@@ -222,7 +223,7 @@ def shaped(residual: Any) -> Any:
     return in_shape
 
 
-def own_start(caller: str, problem: Problem) -> Any:
+def own_start(caller: str, problem: Problem) -> Array:
     """The problem's own initial guess, where the caller gives no x0."""
     if problem.initial_guess is None:
         raise TypeError(f"{caller}: `x0` is needed, since the problem offers no initial guess")
@@ -265,8 +266,12 @@ def _checked_bounds(bounds: Any) -> tuple[Any, Any] | None:
     if bounds is None:
         return None
     pair = (bounds.lb, bounds.ub) if hasattr(bounds, "lb") and hasattr(bounds, "ub") else bounds
+    if isinstance(pair, list) and all(isinstance(side, tuple | list) and len(side) == 2 for side in pair):
+        way = "tuple(zip(*bounds)) turns pairs (lower, upper) of each unknown into it"
+        raise TypeError(f"Problem: `bounds` must be a tuple (lower, upper), got a list of {len(pair)} pairs: {way}")
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise TypeError(f"Problem: `bounds` must be (lower, upper), or a scipy.optimize.Bounds, got {bounds!r}")
+    pair = _without_none(pair[0], -np.inf), _without_none(pair[1], np.inf)
     lower, upper = (host(side) for side in pair)
     if lower.dtype.kind not in "iuf" or upper.dtype.kind not in "iuf":
         raise TypeError(f"Problem: `bounds` must be real numbers, got {lower.dtype} and {upper.dtype}")
@@ -282,7 +287,14 @@ def _checked_bounds(bounds: Any) -> tuple[Any, Any] | None:
     return pair[0], pair[1]
 
 
-def _check_scale(name: str, scale: Any) -> None:
+def _without_none(side: Any, infinite: float) -> Any:
+    """Bounds with an infinite one for each None."""
+    if isinstance(side, list | tuple):
+        return [_without_none(value, infinite) for value in side]
+    return infinite if side is None else side
+
+
+def _check_scale(name: str, scale: object) -> None:
     """Raise unless `scale` is None, "auto" or positive numbers."""
     if scale is None or (isinstance(scale, str) and scale == "auto"):
         return
@@ -293,7 +305,7 @@ def _check_scale(name: str, scale: Any) -> None:
         raise ValueError(f"Problem: `{name}` must be positive and finite, got {scale!r}")
 
 
-def _check_structure(structure: Any) -> None:
+def _check_structure(structure: object) -> None:
     """Raise unless `structure` is one, or a string that stands for one."""
     if isinstance(structure, str):
         if structure not in ("detect", "none"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, ClassVar, Self
@@ -354,8 +355,8 @@ class NonlinearResult(Ending):
     <Status.CONVERGED: 1>
     """
 
-    x: CallersArray
-    fun: CallersArray
+    x: HostArray
+    fun: HostArray
     status: Any
     residual_norm: Any
     initial_norm: Any
@@ -368,14 +369,55 @@ class NonlinearResult(Ending):
     retries: tuple[Retry, ...] = field(repr=False, default=())
     detection: Detection | None = field(repr=False, default=None)
     _memory: Any = field(repr=False, default=None)  # a `SolveMemory`
+    _jacobian: Callable[[HostArray], Any] | None = field(repr=False, default=None)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what a later solve may start from: factors do not pickle."""
-        return vars(self) | {"_memory": None}
+        return vars(self) | {"_memory": None, "_jacobian": None}
+
+    def __getitem__(self, name: str) -> Any:
+        """An attribute by its name, as SciPy's results have it: ``result["x"]``."""
+        if not isinstance(name, str):
+            raise TypeError("a result is no sequence: the solution is `result.x`")
+        if name.startswith("_") or not hasattr(self, name):
+            raise KeyError(name)
+        return getattr(self, name)
+
+    @property
+    def nit(self) -> HostArray | int:
+        """SciPy's name of `iterations`."""
+        return self.iterations
+
+    @property
+    def nfev(self) -> int:
+        """SciPy's name of ``counts.residuals``."""
+        return self.counts.residuals
+
+    @property
+    def njev(self) -> int:
+        """SciPy's name of ``counts.linearizations``."""
+        return self.counts.linearizations
+
+    def jacobian(self) -> Any:
+        """Return J at x, assembled: sparse where a pattern is known, as by `implicitsolve.jacobian`.
+
+        Returns
+        -------
+        SparseMatrix or BlockBandedMatrix
+            Both have `todense`, and ``to_sparse("csr")`` for one system.
+
+        Raises
+        ------
+        TypeError
+            If the result was copied, or read from a file, and its problem left behind: ``jacobian(problem, result.x)``.
+        """
+        if self._jacobian is None:
+            raise TypeError("this result does not hold its problem: call implicitsolve.jacobian(problem, result.x)")
+        return self._jacobian(self.x)
 
     def without_memory(self) -> NonlinearResult:
         """Return the same result without the coloring, factors and spaces that ``root(previous=...)`` starts from."""
-        return replace(self, _memory=None)
+        return replace(self, _memory=None, _jacobian=None)
 
     def summary(self) -> str:
         """Return a table of what is known of the solve, at most about 40 lines of 100 columns.

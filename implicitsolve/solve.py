@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from collections.abc import Callable
+from typing import Any, Unpack, cast
 
 import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_array, is_complex
 from implicitsolve._scipy_keywords import adapted, method_hint
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._typing import Array, ArrayArgument, CallersArray, HostArray, MethodName, ScipyKeywords
 from implicitsolve.direct import BlockLU, DirectMethod, solve_factored
 from implicitsolve.errors import AccuracyWarning
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.krylov._base import with_idle_measured
-from implicitsolve.linearize._evaluator import FEW, Evaluator
-from implicitsolve.linearize._jacobian import Scales
-from implicitsolve.monitor import Monitor, silent
+from implicitsolve.linearize._evaluator import FEW, CoarseResidualError, Evaluator
+from implicitsolve.linearize._jacobian import Scales, jacobian_of
+from implicitsolve.monitor import Monitor, mapped, observer
 from implicitsolve.nonlinear import (
     Anderson,
     Auto,
@@ -80,21 +82,23 @@ def keep_heap(x: Array) -> None:
         np.empty(min(VECTORS * x.nbytes, LARGEST_FREED), dtype=np.uint8)
 
 
+ASIDE = 1e-3  # of x, by which a point is moved where F is to have generic digits
 INACCURATE = 1e-3  # estimated error of x, relative to x, above which a success by a tolerance of F warns
 
 
 def root(
-    problem: Problem | Any,
-    x0: Any = None,
+    problem: Problem | Callable[..., CallersArray],
+    x0: ArrayArgument | None = None,
     *,
-    method: NonlinearMethod | str = "auto",
+    method: NonlinearMethod | MethodName = "auto",
     stop: NonlinearStop | None = None,
-    monitor: Monitor | None = None,
+    monitor: Monitor | bool | None = None,
+    progress: bool = False,
     previous: NonlinearResult | None = None,
     bounds: Any = None,
-    x_scale: Any = None,
-    f_scale: Any = None,
-    **scipy_keywords: Any,
+    x_scale: ArrayArgument | None = None,
+    f_scale: ArrayArgument | None = None,
+    **scipy_keywords: Unpack[ScipyKeywords],
 ) -> NonlinearResult:
     """Solve F(x) = 0, for one system or a batch of independent ones.
 
@@ -104,19 +108,23 @@ def root(
         The system; a callable is taken as its residual.
     x0 : array_like, optional
         Start, of shape ``batch_shape + event_shape``. Its library, device and dtype are those of the solution (integers
-        become float64, float16 becomes float32, a matrix an array). Default: the problem's own initial guess.
+        become float64, float16 becomes float32, a matrix an array). Where F returns float32 numbers for a float64 x0
+        the system is solved in float32. Default: the problem's own initial guess, else ``previous.x``.
     method : NewtonKrylov, BlockNewton, SparseNewton, Anderson, ..., CausalNewton or str, optional
         Solver settings, or the name of default ones: "newton-krylov", "block-newton", "sparse-newton", "anderson",
         "picard", "broyden", "homotopy", "substitution", "causal-newton", or "auto" (the default), which chooses from
         what the problem declares: see the notes.
     stop : NonlinearStop, optional
         When a system has converged. Default: the estimated error of x is at most sqrt(eps) of x; at most 100 steps.
-    monitor : callable, optional
-        Called with every step; where it returns True, the solve ends. See `implicitsolve.monitor`.
+    monitor : callable or True, optional
+        Called as ``monitor(step, x, F)`` with the start and every step, a `NewtonStep` and copies of x and F; where it
+        returns True, the solve ends. True prints a table. See `implicitsolve.monitor`.
+    progress : bool, optional
+        Show a progress bar on standard error: one line in a terminal or a notebook. Default False.
     previous : NonlinearResult, optional
         Result of a related solve with as many unknowns, such as the last time step or the neighboring parameter: the
         detected sparsity, the coloring, the factors and the recycled Krylov vectors are the first ones of this solve.
-        They cost evaluations where J has changed much, and never accuracy. x0 is not taken from it. See the notes.
+        They cost evaluations where J has changed much, and never accuracy. See the notes.
     bounds : tuple of two array_like, or scipy.optimize.Bounds, optional
         ``(lower, upper)``, in place of those that the problem declares. See `Problem` and the notes.
     x_scale, f_scale : array_like or "auto", optional
@@ -199,9 +207,11 @@ def root(
     declared = {"bounds": bounds, "x_scale": x_scale, "f_scale": f_scale}
     given = {name: value for name, value in declared.items() if value is not None}
     problem = replace(problem, **given) if given else problem
-    solver, stop, monitor = check_settings("root", method, stop, monitor)
-    x0 = own_start("root", problem) if x0 is None else x0
-    return warn_if_inaccurate(solve_root(problem, x0, solver, stop, monitor, previous=previous), stop)
+    solver, stop, watch = check_settings("root", method, stop, monitor, progress=progress)
+    if x0 is None:
+        is_known = problem.initial_guess is None and isinstance(previous, NonlinearResult)
+        x0 = previous.x if is_known else own_start("root", problem)  # type: ignore[union-attr]
+    return warn_if_inaccurate(solve_root(problem, x0, solver, stop, watch, previous=previous), stop)
 
 
 def plan(
@@ -266,6 +276,7 @@ def solve_root(
     monitor: Monitor,
     scheduler: Scheduler | None = None,
     previous: NonlinearResult | None = None,
+    tally: Tally | None = None,
 ) -> NonlinearResult:
     """`root` with checked settings; without a scheduler all systems iterate at once."""
     x0 = as_inexact(x0, "x0")
@@ -273,9 +284,9 @@ def solve_root(
         raise ValueError(f'root: {type(solver).__name__} cannot keep `bounds`: take NewtonKrylov() or method="auto"')
     if scheduler is not None and any(isinstance(scale, str) for scale in (problem.x_scale, problem.f_scale)):
         raise ValueError('`x_scale` and `f_scale` must be numbers here, the same from every start, got "auto"')
-    tally = Tally(stop.max_evaluations, stop.max_seconds)
+    tally = Tally(stop.max_evaluations, stop.max_seconds) if tally is None else tally
     has_scales = problem.x_scale is not None or problem.f_scale is not None
-    scales = Scales.of(problem, x0, tally) if has_scales else None
+    whole, scales = problem, Scales.of(problem, x0, tally) if has_scales else None
     tally.charge()
     if scales is not None:
         problem, x0, monitor = scales.problem, scales.start(x0), scales.monitor(monitor)
@@ -284,6 +295,7 @@ def solve_root(
     few = FEW if scheduler is None or scheduler.capacity is None else 1.0
     evaluator = Evaluator(problem, x0, solver.rdiff, few=few)
     evaluator.tally = tally
+    evaluator.reports_coarse = scheduler is None and scales is None and type(x0) is np.ndarray
     keep_heap(x0)
     solution = Solution.at(evaluator.flatten(x0))
     if 0 in x0.shape:  # no unknowns, or no systems
@@ -293,16 +305,57 @@ def solve_root(
         context = SolveContext(evaluator, stop, monitor, scheduler, previous=known, memory=memory)
         if problem.halves is not None and solver.eliminates and Halved.suits(context):
             solver = Halved(method=solver)
-        solution = solver.solve(context, solution)
-    result = _result(solution, evaluator, memory)
+        try:
+            solution = solver.solve(context, solution)
+        except CoarseResidualError:
+            return _in_single(problem, x0, solver, stop, monitor, previous, tally)
+        if evaluator.reports_coarse and tally.ended is None and _has_failed_in_single(evaluator, solution):
+            return _in_single(problem, x0, solver, stop, monitor, previous, tally)
+    result = _result(solution, evaluator, memory, whole)
     return result if scales is None else scales.expanded(result)
 
 
-def _result(solution: Solution, evaluator: Evaluator, memory: SolveMemory) -> NonlinearResult:
+def _has_failed_in_single(evaluator: Evaluator, solution: Solution) -> bool:
+    """Whether a system has failed, and F computes in float32, though x is of float64: one evaluation of F tells."""
+    failed = solution.status != Status.CONVERGED
+    if solution.x.dtype != np.float64 or not failed.any() or not _is_of_single(solution.F[failed]):
+        return False
+    with np.errstate(all="ignore"):
+        F: HostArray = evaluator.residual(evaluator.moved(solution.x, ASIDE * solution.x))[failed]
+        return _is_of_single(F) and bool((F != F.astype(np.float16)).any())
+
+
+def _is_of_single(F: HostArray) -> bool:
+    with np.errstate(all="ignore"):
+        return bool((F == F.astype(np.float32)).all())
+
+
+def _in_single(
+    problem: Problem,
+    x0: Any,
+    solver: NonlinearMethod,
+    stop: NonlinearStop,
+    monitor: Monitor,
+    previous: NonlinearResult | None,
+    tally: Tally,
+) -> NonlinearResult:
+    """Solve in float32, the precision of F, where differences are as long; x and F are returned in that of x0."""
+
+    def in_double(x: Array, F: Array) -> tuple[HostArray, HostArray]:
+        return np.asarray(x, dtype=np.float64), np.asarray(F, dtype=np.float64)
+
+    known = None if previous is None else replace(previous, x=previous.x.astype(np.float32))
+    watch = mapped(monitor, in_double)
+    result = solve_root(problem, x0.astype(np.float32), solver, stop, watch, previous=known, tally=tally)
+    x, F = in_double(result.x, result.fun)
+    return replace(result, x=x, fun=F)
+
+
+def _result(solution: Solution, evaluator: Evaluator, memory: SolveMemory, problem: Problem) -> NonlinearResult:
     batch_shape = evaluator.batch_shape
     return NonlinearResult(
-        x=evaluator.unflatten(solution.x),
-        fun=evaluator.unflatten(solution.F),
+        x=cast("HostArray", evaluator.unflatten(solution.x)),  # or an array of another library
+        fun=cast("HostArray", evaluator.unflatten(solution.F)),
         status=status_per_system(solution.status, batch_shape),
         residual_norm=per_system(solution.norm, batch_shape),
         initial_norm=per_system(solution.first_norm, batch_shape),
@@ -315,6 +368,7 @@ def _result(solution: Solution, evaluator: Evaluator, memory: SolveMemory) -> No
         retries=tuple(solution.retries),
         detection=memory.detection,
         _memory=memory,
+        _jacobian=partial(jacobian_of, problem, memory.detection),
     )
 
 
@@ -336,7 +390,7 @@ def linear_solve(
     *,
     method: KrylovMethod | DirectMethod | None = None,
     M: Any = None,
-    x0: Any = None,
+    x0: ArrayArgument | None = None,
     stop: LinearStop | None = None,
 ) -> LinearResult:
     """Solve A x = b by a Krylov method, for one system or a batch of independent ones.
@@ -449,7 +503,9 @@ def check_linear(caller: str, method: Any, stop: Any) -> None:
         raise TypeError(f"{caller}: `stop` must be a LinearStop, got {type(stop).__name__}")
 
 
-def check_settings(caller: str, method: Any, stop: Any, monitor: Any) -> tuple[NonlinearMethod, NonlinearStop, Monitor]:
+def check_settings(
+    caller: str, method: Any, stop: Any, monitor: Any, *, progress: bool = False
+) -> tuple[NonlinearMethod, NonlinearStop, Monitor]:
     """The solver, stopping rule and monitor that a caller's arguments stand for."""
     if isinstance(method, str):
         if method not in METHODS:
@@ -463,10 +519,7 @@ def check_settings(caller: str, method: Any, stop: Any, monitor: Any) -> tuple[N
     stop = NonlinearStop() if stop is None else stop
     if not isinstance(stop, NonlinearStop):
         raise TypeError(f"{caller}: `stop` must be a NonlinearStop, got {type(stop).__name__}")
-    if monitor is not None and not callable(monitor):
-        raise TypeError(f"{caller}: `monitor` must be callable, got {type(monitor).__name__}")
-    observer: Any = silent if monitor is None else monitor
-    return method, stop, observer
+    return method, stop, observer(caller, monitor, progress=progress)
 
 
 def _fits(batch_shape: tuple[int, ...], event_shape: tuple[int, ...], b: Array, name: str) -> None:

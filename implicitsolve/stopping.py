@@ -12,6 +12,7 @@ import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
 from implicitsolve._typing import Array, CallersArray, HostArray
+from implicitsolve.errors import ChecksKeywords
 from implicitsolve.kernels._norms import Norms
 from implicitsolve.status import Status
 
@@ -19,7 +20,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearStop:
+class LinearStop(ChecksKeywords):
     """Stop when ``||b - A x||_2 <= max(atol, rtol * ||b||_2)``, for each system of a batch.
 
     Parameters
@@ -68,7 +69,7 @@ class LinearStop:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NonlinearStop:
+class NonlinearStop(ChecksKeywords):
     """When a system has converged: x is accurate, or F is as small as asked.
 
     Without tolerances of F a system has converged when ``error(x) <= xtol`` and ``||F(x)||_2 <= ||F(x0)||_2``, where

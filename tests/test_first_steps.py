@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import subprocess
 import sys
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -82,7 +85,45 @@ WORKS = {
     "drop-in: OptimizeResult": lambda: ims.newton_krylov(squares, [1.0], full_output=True)[1]["x"] - 2**0.5,
     "drop-in: NoConvergence": lambda: raised(maxiter=1) - 1.5,
     "drop-in: maxiter=0": lambda: raised(maxiter=0) - 1,
+    "root: previous without x0": lambda: ims.root(squares, previous=ims.root(squares, [1.0])).x - 2**0.5,
+    "root: a bound of None": lambda: ims.root(squares, [1.0], bounds=(0, None)).x - 2**0.5,
+    "root: bounds with None in them": lambda: ims.root(squares, [1.0, -1], bounds=([0, None], [None, 0])).x ** 2 - 2,
+    "root: monitor=True": lambda: ims.root(squares, [1.0], monitor=True).x - 2**0.5,
+    "root: progress=True": lambda: ims.root(squares, [1.0], progress=True).x - 2**0.5,
+    "result['x']": lambda: ims.root(squares, [1.0])["x"] - 2**0.5,
+    "result.nfev, nit, njev": lambda: (r := ims.root(squares, [1.0]), [r.nfev - r["counts"].residuals,
+        r.nit - r.iterations, r.njev - r.counts.linearizations])[1],
+    "result.jacobian()": lambda: ims.root(diffusion, np.zeros(N)).jacobian().to_sparse("csr").nnz - A.nnz,
+    "result.jacobian() of few": lambda: ims.root(squares, [1.0, 2.0], x_scale=2.0).jacobian().todense() - 8**0.5 * np.eye(2),
+    "result from a file": lambda: pickle.loads(pickle.dumps(ims.root(squares, [1.0]))).x - 2**0.5,
+    "F of float32": lambda: ims.root(lambda x: squares(x).astype(np.float32), np.ones(30)).x - 2**0.5,
+    "F in float32": lambda: ims.root(lambda x: squares(x.astype(np.float32), np.linspace(1, 2, 30)).astype(float),
+        np.ones(30)).x ** 2 - np.linspace(1, 2, 30),
+    "F of fractions": lambda: ims.root(lambda x: [Fraction(float(v)) ** 2 - 2 for v in x], [1.0, 2.0]).x - 2**0.5,
+    "F of Decimals": lambda: ims.root(lambda x: [Decimal(float(v)) ** 2 - 2 for v in x], [1.0, 2.0]).x - 2**0.5,
+    "jac: np.matrix": lambda: ims.root(squares, [1.0, 2.0], jac=lambda x: np.diag(2 * x).view(np.matrix)).x - 2**0.5,
+    "jac: lists": lambda: ims.root(squares, [1.0, 2.0], jac=lambda x: np.diag(2 * x).tolist()).x - 2**0.5,
+    "jac: objects": lambda: ims.root(squares, [1.0, 2.0], jac=lambda x: np.diag(2 * x).astype(object)).x - 2**0.5,
+    "jac: a frame": lambda: ims.root(squares, [1.0, 2.0], jac=lambda x: Frame(np.diag(2 * x))).x - 2**0.5,
+    "jac: a matrix of mpmath": lambda: ims.root(squares, [1.0, 2.0], jac=lambda x: Rows(np.diag(2 * x).tolist())).x - 2**0.5,
 }  # fmt: skip
+
+
+class Frame:
+    """Stands for a DataFrame of pandas, or a matrix of SymPy: two axes, converted by NumPy."""
+
+    def __init__(self, values: Any) -> None:
+        self.values, self.shape = values, values.shape
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.values
+
+
+class Rows:
+    """Stands for a matrix of mpmath, which NumPy takes for a flat list."""
+
+    def __init__(self, rows: Any) -> None:
+        self.tolist = rows.copy
 
 
 def raised(**options: Any) -> Any:
@@ -140,6 +181,35 @@ NAMES_THE_WAY = {
     "None": (partial(ims.root, squares, [None]), TypeError, "`x0` must hold real or complex numbers"),
     "ragged": (partial(ims.root, squares, [[1.0], [1.0, 2.0]]), ValueError, "`x0`.*one shape"),
     "masked": (partial(ims.root, squares, np.ma.ones(2)), TypeError, "`x0` must not be a masked array"),
+    "arrays of several shapes": (partial(ims.root, squares, [np.ones(2), np.ones(3)]), ValueError, "`x0`.*concatenate"),
+    "a dict as x0": (partial(ims.root, squares, {"u": 1.0}), TypeError, "`x0`.*got dict: concatenate"),
+    "Decimals as x0": (partial(ims.root, squares, [Decimal(1)]), TypeError, r"`x0`.*Decimal.*dtype=float"),
+    "F as a frame": (partial(ims.root, lambda x: Frame(squares(x)[:, None]), np.ones(2)), ValueError,
+        r"`residual`.*a Frame of shape \(2, 1\): flatten it by np.ravel"),
+    "F of None": (partial(ims.root, lambda x: [None, 1.0], np.ones(2)), TypeError, "`residual`.*NoneType"),
+    "monitor of SciPy's form": (partial(root, monitor=lambda x, F: None), TypeError, r"monitor\(step, x, F\).*\(x, F\)"),
+    "monitor of one argument": (partial(root, monitor=lambda x: None), TypeError, r"`monitor`.*monitor\(step, x, F\)"),
+    "monitor of four": (partial(root, monitor=lambda a, b, c, d: None), TypeError, r"`monitor`.*monitor\(step, x, F\)"),
+    "pairs of bounds": (partial(root, bounds=[(0, 2)]), TypeError, r"`bounds`.*1 pairs.*tuple\(zip"),
+    "two pairs of bounds": (partial(root, bounds=[(0, 1), (2, 3)]), TypeError, r"`bounds`.*2 pairs.*tuple\(zip"),
+    "pairs of bounds with None": (partial(root, bounds=[(0, None)] * 3), TypeError, r"`bounds`.*3 pairs.*tuple\(zip"),
+    "jac='cs'": (partial(root, jac="cs"), TypeError, "`jac`.*'cs'.*differences"),
+    "jac_sparsity": (partial(root, jac_sparsity=A), TypeError, r"`jac_sparsity`.*structure=Sparse.*detected"),
+    "Problem(jacobian=)": (partial(ims.Problem, squares, jacobian=abs), TypeError, "`jacobian`; did you mean jac"),
+    "Problem(fprime=)": (partial(ims.Problem, squares, fprime=abs), TypeError, "`fprime`; did you mean jac"),
+    "Problem(parameter=)": (partial(ims.Problem, squares, parameter={}), TypeError, "`parameter`; did you mean parameters"),
+    "stop(tol=)": (partial(ims.NonlinearStop, tol=1e-3), TypeError, "`tol`; did you mean xtol.*atol"),
+    "stop(maxiter=)": (partial(ims.NonlinearStop, maxiter=3), TypeError, "`maxiter`; did you mean max_iterations"),
+    "linear stop(tol=)": (partial(ims.LinearStop, atoll=1e-3), TypeError, "`atoll`; did you mean atol"),
+    "fsolve": (lambda: ims.fsolve, AttributeError, r"'fsolve': implicitsolve.root"),
+    "least_squares": (lambda: ims.least_squares, AttributeError, r"scipy.optimize.least_squares"),
+    "a misspelled class": (lambda: ims.Newtonkrylov, AttributeError, "did you mean 'NewtonKrylov'"),
+    "a result as a sequence": (lambda: list(ims.root(squares, [1.0])), TypeError, "result.x"),
+    "a key of no result": (lambda: ims.root(squares, [1.0])["y"], KeyError, "y"),
+    "J of a copied result": (lambda: pickle.loads(pickle.dumps(ims.root(squares, [1.0]))).jacobian(), TypeError,
+        r"implicitsolve.jacobian\(problem, result.x\)"),
+    "a branch of two keywords": (lambda: ims.continuation(lambda x, *, a=1, b=2: x - a, [1.0], 0.0, 1.0), TypeError,
+        "parameter='a'"),
 }  # fmt: skip
 
 
@@ -248,6 +318,40 @@ def test_jacobians_with_and_without_a_structure(structure: Any, source: str) -> 
     np.testing.assert_allclose(ims.jacobian(problem, x).todense(), exact, atol=1e-8)
 
 
+def test_jacobians_are_sparse_without_a_declaration() -> None:
+    """A dense J by 65,537 evaluations, where detection takes 24."""
+    calls: list[Any] = []
+
+    def line(u: Any) -> Any:
+        calls.append(u)
+        return u**3 - np.roll(u, 1)
+
+    J = ims.jacobian(line, np.linspace(1, 2, 200))
+    assert (J.structure.nnz, len(calls) < 30) == (400, True)
+    A = sps.csr_array(sps.diags_array([1.0, 2.0], offsets=[0, 5], shape=(10**5, 10**5)))
+    assert ims.jacobian(ims.Problem(lambda x: A @ x, jac=lambda x: A), np.ones(10**5)).structure.nnz == A.nnz
+    assert ims.jacobian(ims.Problem(line, structure="none"), np.linspace(1, 2, 30)).todense().shape == (30, 30)
+    x = np.logspace(-12, 0, 30)  # each difference as long as its unknown asks
+    exact = np.diag(3 * x**2) - np.roll(np.eye(30), -1, axis=1)
+    np.testing.assert_allclose(ims.jacobian(line, x).todense(), exact, atol=1e-9)
+
+
+def curve(x: Any, a: float = 5.0) -> Any:
+    return x**3 - x - a
+
+
+@pytest.mark.parametrize(
+    "F",
+    [curve, partial(curve, a=2.0), lambda x, *, lam: curve(x, lam), lambda x, *rest: curve(x, *rest),
+     type("Model", (), {"__call__": lambda self, x, a=1.0, b=2.0: curve(x, a)})(), lambda a: ims.Problem(partial(curve, a=a))],
+    ids=["default", "partial", "keyword", "any number", "object", "lam -> Problem"],
+)  # fmt: skip
+def test_a_branch_over_a_parameter_that_has_a_default(F: Any) -> None:
+    """F(x, lam=5) was taken for a function lam -> Problem."""
+    branch = ims.continuation(F, [1.4], 0.5, 3.0, max_points=5)
+    np.testing.assert_allclose([curve(x, lam) for x, lam in zip(branch.x, branch.lam)], 0, atol=1e-5)
+
+
 def test_the_jacobian_of_a_plain_function_and_of_a_batch() -> None:
     np.testing.assert_allclose(
         ims.jacobian(squares, [1.0, 2.0]).to_sparse("csr").toarray(), [[2, 0], [0, 4]], atol=1e-8
@@ -331,8 +435,11 @@ def test_statuses_print_as_names() -> None:
     assert type(codes[:1] + 1) is np.ndarray
 
 
-def test_every_public_name_completes() -> None:
-    assert set(ims.__all__) <= set(dir(ims))
+@pytest.mark.parametrize("name", ["", "branches", "diagnostics", "krylov", "monitor", "testing"])
+def test_public_names_alone_complete(name: str) -> None:
+    """dir() listed importlib, annotations, private modules."""
+    module = getattr(ims, name) if name else ims
+    assert set(dir(module)) - {"__version__"} == set(module.__all__)
 
 
 @pytest.mark.slow

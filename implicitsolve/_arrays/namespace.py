@@ -124,10 +124,7 @@ def as_inexact(x: Any, name: str) -> Array:
     if module in FOREIGN:
         raise TypeError(f"`{name}` must not be an array of {module}: pass {FOREIGN[module]}")
     if not is_array(x) or isinstance(x, np.matrix):
-        try:
-            x = np.asarray(x)
-        except ValueError as error:
-            raise ValueError(f"`{name}` must be an array or nested lists of one shape: {error}") from None
+        x = _host_array(x, name)
     check_tensor(x, name)
     xp = array_namespace(x)
     try:
@@ -139,7 +136,49 @@ def as_inexact(x: Any, name: str) -> Array:
         return xp.astype(x, xp.float64)
     if is_floating:
         return xp.astype(x, xp.float32) if xp.finfo(x.dtype).bits == 16 else x
-    raise TypeError(f"`{name}` must hold real or complex numbers, got dtype {x.dtype}")
+    raise TypeError(f"`{name}` must hold real or complex numbers, got {_contents(x)}{_remedy(x)}")
+
+
+REMEDIES = {
+    "dict": "concatenate its arrays to one vector and take them apart in F",
+    "Decimal Fraction Float Integer Rational mpc mpf": "solves are in float64: pass np.array(x, dtype=float)",
+    "Add Mul Pow Symbol": "turn the expressions into a function by sympy.lambdify",
+}
+REMEDIES = {kind: remedy for kinds, remedy in REMEDIES.items() for kind in kinds.split()}
+
+
+def _contents(x: Array) -> str:
+    """What an array of other things than numbers holds."""
+    return " and ".join(sorted(set(_kinds(x)))) or f"dtype {x.dtype}"
+
+
+def _kinds(x: Array) -> list[str]:
+    """The types of the objects in an array of NumPy's."""
+    return [type(v).__name__ for v in np.asarray(x).flat] if x.dtype == object else []
+
+
+def _remedy(x: Array) -> str:
+    return next((f": {REMEDIES[kind]}" for kind in _kinds(x) if kind in REMEDIES), "")
+
+
+def _host_array(x: object, name: str) -> HostArray:
+    try:
+        return np.asarray(x)
+    except ValueError as error:
+        way = "; arrays of several shapes: concatenate them to one vector and take them apart in F"
+        raise ValueError(f"`{name}` must be an array or nested lists of one shape: {error}{way}") from None
+
+
+def as_host_numbers(value: object, name: str) -> HostArray:
+    """What a user's function returned as an array, from numbers of pandas, mpmath, SymPy, decimal."""
+    is_other = not hasattr(value, "__array__") and hasattr(value, "tolist")  # a matrix of mpmath
+    x = _host_array(value.tolist() if is_other else value, name)  # type: ignore[attr-defined]
+    for kind in (float, complex) if x.dtype == object else ():
+        try:
+            return np.asarray([kind(number) for number in x.flat]).reshape(x.shape)
+        except (TypeError, ValueError):
+            continue
+    return x
 
 
 def check_tensor(x: Array, name: str) -> None:

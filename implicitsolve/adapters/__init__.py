@@ -54,3 +54,4 @@ __all__ = [
     "stencil_gru_parameters",
     "well_posedness",
 ]
+__dir__ = __all__.copy

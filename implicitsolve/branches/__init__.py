@@ -4,3 +4,4 @@ from implicitsolve.branches._branch import Branch, SpecialPoint
 from implicitsolve.branches._continuation import continuation, further_solutions
 
 __all__ = ["Branch", "SpecialPoint", "continuation", "further_solutions"]
+__dir__ = __all__.copy

@@ -60,13 +60,15 @@ def continuation(
     problem : callable or Problem
         ``F(x, lam)``; a `Problem` whose functions have the parameter as a further argument, ``residual(x, lam)``,
         ``jac(x, lam)``, ``jvp(x, v, lam)``, and ``parameter_jvp(x, {"lam": 1.0}, lam)``, the derivative of F with
-        respect to the parameter, in place of which a difference is taken; or a function ``lam -> Problem``.
+        respect to the parameter, in place of which a difference is taken; or a function ``lam -> Problem`` of one
+        argument.
     x0 : array_like
         Guess of the solution at ``lam = start``: real numbers, of any shape. Computed in float64.
     start, stop : float
         The branch begins at `start`, towards `stop`, and ends where the parameter leaves the interval.
     parameter : str, optional
-        Name of the functions' argument, passed by keyword. Default: the last positional one, called "lam".
+        Name of the functions' argument, passed by keyword. Default: the one after x (for products, after v), whether or
+        not it has a default; called "lam".
     interval : (float, float), optional
         Values of the parameter in which the branch is followed. Default: from `start` to `stop`.
     direction : (array_like, float), optional

@@ -52,7 +52,9 @@ class Family:
                 "continuation: `problem` must be a function F(x, lam), a Problem of such functions, or a function "
                 f"lam -> Problem, got {type(problem).__name__}"
             )
-        self.makes_problems: bool = not isinstance(problem, Problem) and parameter is None and _arity(problem) == 1
+        self.makes_problems = False
+        if not isinstance(problem, Problem) and parameter is None:
+            self.makes_problems, parameter = _form(problem)
         self.problem: Any = problem if self.makes_problems or isinstance(problem, Problem) else Problem(problem)
         self.parameter = parameter
 
@@ -97,16 +99,24 @@ def real_start(caller: str, x0: Any) -> HostArray:
     return x.astype(np.float64)
 
 
-def _arity(function: Callable[..., Any]) -> int:
-    """Positional arguments without a default; 2 where they cannot be known."""
+def _form(function: Callable[..., Any]) -> tuple[bool, str | None]:
+    """Whether a function is lam -> Problem: it has one argument; and the name of F's second one, if only that binds it.
+
+    F(x, lam) is called as such, whether or not the parameter has a default.
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return 2
+        return False, None
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
-        return 2
-    return sum(p.kind in positional and p.default is p.empty for p in parameters)
+    count = sum(p.kind in positional for p in parameters)
+    if count != 1 or any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return False, None
+    keywords = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    named = [p.name for p in keywords if p.default is p.empty] or [p.name for p in keywords]
+    if len(named) > 1:
+        raise TypeError(f"continuation: give the name of the parameter, parameter={named[0]!r} or another of {named}")
+    return not named, named[0] if named else None
 
 
 @dataclass

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from implicitsolve._typing import ArrayArgument
 from implicitsolve.derivatives._point import Point, check_problem
 from implicitsolve.derivatives._systems import AdjointResult, TangentResult, as_given
 from implicitsolve.direct import DirectMethod
@@ -22,12 +23,12 @@ from implicitsolve.stopping import LinearStop
 
 def pull_back(
     problem: Problem,
-    result: NonlinearResult | Any,
-    cotangent: Any,
+    result: NonlinearResult | ArrayArgument,
+    cotangent: ArrayArgument,
     *,
     method: KrylovMethod | DirectMethod | None = None,
     M: Any = None,
-    x0: Any = None,
+    x0: ArrayArgument | None = None,
     stop: LinearStop | None = None,
     wrt: Collection[str] | None = None,
 ) -> AdjointResult:
@@ -125,12 +126,12 @@ def pull_back(
 
 def push_forward(
     problem: Problem,
-    result: NonlinearResult | Any,
-    tangents: Mapping[str, Any],
+    result: NonlinearResult | ArrayArgument,
+    tangents: Mapping[str, ArrayArgument],
     *,
     method: KrylovMethod | DirectMethod | None = None,
     M: Any = None,
-    x0: Any = None,
+    x0: ArrayArgument | None = None,
     stop: LinearStop | None = None,
 ) -> TangentResult:
     """Directional derivative of the solution of F(x, theta) = 0.

@@ -50,7 +50,7 @@ class AdjointResult(Ending):
     _best: ClassVar[str] = "adjoint"
 
     gradients: dict[str, CallersArray]
-    adjoint: CallersArray
+    adjoint: HostArray
     status: Any
     linear: LinearResult = field(repr=False)
     counts: Counts
@@ -79,7 +79,7 @@ class TangentResult(Ending):
 
     _best: ClassVar[str] = "tangent"
 
-    tangent: CallersArray
+    tangent: HostArray
     status: Any
     linear: LinearResult = field(repr=False)
     counts: Counts

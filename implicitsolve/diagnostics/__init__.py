@@ -22,3 +22,4 @@ __all__ = [
     "report",
     "spectrum",
 ]
+__dir__ = __all__.copy

@@ -6,3 +6,4 @@ from implicitsolve.direct._block_lu import BlockLU, CyclicReduction
 from implicitsolve.direct._factorization import DirectMethod, Factored, Factorization, solve_factored
 
 __all__ = ["BlockLU", "CyclicReduction", "DirectMethod", "Factored", "Factorization", "solve_factored"]
+__dir__ = __all__.copy

@@ -18,3 +18,4 @@ __all__ = [
     "solve_stream",
     "stream_gradients",
 ]
+__dir__ = __all__.copy

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -327,7 +327,7 @@ def unknown(x: Array, status: HostArray) -> NonlinearResult:
     """A result of systems (B,) of which nothing but x is known."""
     norm, none = np.full(status.size, np.nan), np.zeros(status.size, dtype=int)
     return NonlinearResult(
-        x=x,
+        x=cast("HostArray", x),
         fun=array_namespace(x).zeros_like(x) + np.nan,
         status=status,
         residual_norm=norm,

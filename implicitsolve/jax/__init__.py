@@ -16,3 +16,4 @@ from implicitsolve.jax._layer import layer
 from implicitsolve.jax._root import RootResult, root
 
 __all__ = ["RootResult", "layer", "root"]
+__dir__ = __all__.copy

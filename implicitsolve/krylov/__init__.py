@@ -15,3 +15,4 @@ __all__ = [
     "ScipyKrylov",
     "TruncatedInverse",
 ]
+__dir__ = __all__.copy

@@ -11,6 +11,7 @@ import scipy.sparse
 
 from implicitsolve._arrays.namespace import (
     array_namespace,
+    as_host_numbers,
     as_inexact,
     check_tensor,
     is_array,
@@ -31,8 +32,9 @@ def checked_array(value: Any, name: str, xp: Namespace, dtype: Any, shape: tuple
         raise TypeError(f"`{name}` returned None; it must return an array of shape {shape}")
     if xp is numpy_namespace:
         value = on_host(value, name, dtype)
-    if not is_array(value) or isinstance(value, np.matrix | np.ma.MaskedArray):
-        value = as_inexact(value, name)
+    kind = type(value)
+    if not is_array(value) or isinstance(value, np.matrix | np.ma.MaskedArray) or value.dtype == object:
+        value = as_inexact(value if isinstance(value, np.ma.MaskedArray) else as_host_numbers(value, name), name)
     check_tensor(value, name)
     if array_namespace(value) is not xp:
         raise TypeError(f"`{name}` must return arrays of the library of x0, got some of {library(value)}")
@@ -44,7 +46,9 @@ def checked_array(value: Any, name: str, xp: Namespace, dtype: Any, shape: tuple
         value = xp.astype(value, dtype)
     size = math.prod(shape)
     if value.shape != shape and value.shape != (size,) and not (size == math.prod(value.shape) == 1):
-        raise ValueError(f"`{name}` must return an array of shape {shape}, got {value.shape}")
+        got = f"{value.shape}" if issubclass(kind, np.ndarray) else f"a {kind.__name__} of shape {value.shape}"
+        way = ": flatten it by np.ravel" if size == math.prod(value.shape) else ""
+        raise ValueError(f"`{name}` must return an array of shape {shape}, got {got}{way}")
     return value
 
 
@@ -59,6 +63,16 @@ def on_host(value: Any, name: str, dtype: Any) -> Any:
             "jax.config.update('jax_enable_x64', True), or pass a float32 x0"
         )
     return value
+
+
+def plain_matrix(J: Any, name: str) -> Any:
+    """`J` as a NumPy array where it is a matrix of another kind: np.matrix, lists, of pandas, mpmath or SymPy."""
+    is_list = isinstance(J, list | tuple) and not any(map(scipy.sparse.issparse, J))
+    is_other = isinstance(J, np.matrix) or (isinstance(J, np.ndarray) and J.dtype == object)
+    if is_list or is_other or not (is_array(J) or scipy.sparse.issparse(J) or hasattr(J, "matvec")):
+        is_numbers = is_list or hasattr(J, "__array__") or hasattr(J, "tolist")
+        return as_inexact(as_host_numbers(J, name), name) if is_numbers else J
+    return J
 
 
 def checked_blocks(blocks: Any, structure: BlockBanded, batch_shape: tuple[int, ...], size: int) -> BlockBandedMatrix:

@@ -27,6 +27,7 @@ from implicitsolve.linearize._checks import (
     checked_jacobian,
     no_product,
     on_host,
+    plain_matrix,
 )
 from implicitsolve.linearize._difference_product import Box, DifferenceLength, difference_product
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
@@ -34,6 +35,10 @@ from implicitsolve.operators._base import embedded
 from implicitsolve.operators._wrappers import Part, guarded
 from implicitsolve.problem import Problem, chosen
 from implicitsolve.stopping import Tally
+
+class CoarseResidualError(Exception):
+    """The first F of a float64 x is of float32: the system is to be solved in float32. It never leaves `root`."""
+
 
 FEW = 0.75  # fraction of the systems below which gathering their data pays
 
@@ -99,6 +104,7 @@ class Evaluator:
         self.places: Any = None  # these, where the arrays are
         self.background: Array = None
         self.few: float = few
+        self.reports_coarse = False  # whether a first F of float32, where x is of float64, raises
         self.entering: NewSystems | None = None  # until the next evaluation of F
         self._kept: tuple[Array, Any] | None = None  # x, and what `jac` or `linearize` returned there
 
@@ -285,7 +291,7 @@ class Evaluator:
             value = self._reject(argument, error), LinearOperator(copy_array, copy_array, **shapes, dtype=self.dtype)
         if not (isinstance(value, tuple) and len(value) == 2):
             raise TypeError(f"`linearize` must return a pair (F, J), got {type(value).__name__}")
-        return value
+        return value[0], self._plain(value[1], "linearize")
 
     def matrix(self, x: Array, *, keep: bool = False) -> Any:
         """J(x) as the problem's `blocks`, `jac` or `linearize` gives it; with `keep` for the next request at x too."""
@@ -303,7 +309,12 @@ class Evaluator:
             return kept
         self.tally.add("linearizations")
         J = self.problem.jac(self._argument(x, copy=True))  # type: ignore[misc]
-        return on_host(J, "jac", self.dtype) if self.xp is numpy_namespace else J
+        return self._plain(J, "jac")
+
+    def _plain(self, J: Any, name: str) -> Any:
+        if self.xp is not numpy_namespace or (type(J) is np.ndarray and J.dtype != object):
+            return J
+        return plain_matrix(on_host(J, name, self.dtype), name)
 
     def _kept_at(self, x: Array) -> Any:
         """What `jac` or `linearize` has returned at x, once, if `matrix` has kept it."""
@@ -352,6 +363,9 @@ class Evaluator:
         if is_plain and value.shape == expected and value.dtype == self.dtype:
             rows = value.reshape(self.flat_shape)
             return rows if self.systems is None else gather(rows, self.places)
+        if self.reports_coarse and self.tally.residuals == 1 and name == "residual" and is_plain:
+            if value.dtype == np.float32 and self.dtype == np.float64:
+                raise CoarseResidualError
         return self.selected(xp.reshape(checked_array(value, name, xp, self.dtype, expected), self.flat_shape))
 
     def _product(self, function: Callable[[Array, Array], Array], x: Array, name: str) -> Callable[[Array], Array]:

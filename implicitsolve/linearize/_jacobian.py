@@ -14,7 +14,7 @@ import scipy.sparse
 
 from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_array
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import Array, ArrayArgument, HostArray, Indices, Residual
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._checks import checked_array, checked_jacobian
 from implicitsolve.linearize._detect import BUDGET, detect
@@ -29,7 +29,7 @@ from implicitsolve.stopping import LimitReached, Tally, check_flag, check_limit
 from implicitsolve.structure import BlockBanded, Detection
 
 
-def jacobian(problem: Problem | Any, x: Any) -> Any:
+def jacobian(problem: Problem | Residual, x: ArrayArgument) -> BlockBandedMatrix | SparseMatrix:
     """Assemble the Jacobian of a problem.
 
     Parameters
@@ -43,8 +43,9 @@ def jacobian(problem: Problem | Any, x: Any) -> Any:
     Returns
     -------
     BlockBandedMatrix or SparseMatrix
-        J(x), of the batch shape of x: block-banded with the declared `BlockBanded`, sparse with a `Sparse` or `Grid`
-        and where "detect" finds a pattern, else one dense block. Both have `todense`.
+        J(x), of the batch shape of x: block-banded with the declared `BlockBanded`, sparse with a `Sparse` or `Grid`,
+        where `jac` returns a sparse matrix, and where a pattern is detected (unless ``structure="none"``), else one
+        dense block. Both have `todense`, and ``to_sparse("csr")`` for one system.
 
     Raises
     ------
@@ -53,8 +54,9 @@ def jacobian(problem: Problem | Any, x: Any) -> Any:
 
     Notes
     -----
-    Takes k (lower + upper + 1) products for a `BlockBanded`, one for each color of a pattern, or N without a structure;
-    or twice as many residuals: central differences, accurate to about eps^(2/3).
+    Takes k (lower + upper + 1) products for a `BlockBanded`, one for each color of a pattern, or N for a dense J; or
+    twice as many residuals: central differences, accurate to about eps^(2/3). A detection takes 10 to 400 residuals
+    more, and two where J is dense.
 
     Examples
     --------
@@ -72,15 +74,28 @@ def jacobian(problem: Problem | Any, x: Any) -> Any:
     return assembled(problem, as_inexact(x, "x"), Tally())
 
 
-def assembled(problem: Problem, x: Array, tally: Tally) -> BlockBandedMatrix | SparseMatrix:
+def jacobian_of(problem: Problem, known: Detection | None, x: Array) -> BlockBandedMatrix | SparseMatrix:
+    """The same where a solve has detected the sparsity."""
+    return assembled(problem, x, Tally(), known)
+
+
+def assembled(
+    problem: Problem, x: Array, tally: Tally, known: Detection | None = None
+) -> BlockBandedMatrix | SparseMatrix:
     """`jacobian`, whose evaluations are counted in `tally`."""
     evaluator = Evaluator(problem, x)
     evaluator.tally = tally
     flat = evaluator.flatten(x)
+    if problem.structure is None and not evaluator.batch_shape and (problem.jac or problem.linearize):
+        J = evaluator.matrix(flat, keep=True)
+        evaluator.as_operator(J, "jac" if problem.linearize is None else "linearize")  # raises where the shape is wrong
+        if scipy.sparse.issparse(J):
+            return SparseMatrix.from_scipy(J)
     F = None if evaluator.has_exact_products else evaluator.residual(flat)
     if problem.block_structure is None:
-        is_sparse = problem.sparse_structure is not None or problem.structure == "detect"
-        found = sparse_jacobian("jacobian", evaluator, flat, F, by_columns=True) if is_sparse else None
+        is_sparse = problem.structure != "none" and not (problem.jac or problem.linearize)
+        is_sparse = is_sparse or problem.sparse_structure is not None or problem.structure == "detect"
+        found = sparse_jacobian("jacobian", evaluator, flat, F, known, by_columns=True) if is_sparse else None
         if found is not None:
             data = evaluator.xp.reshape(found.data, (*evaluator.batch_shape, found.data.shape[-1]))
             return SparseMatrix(data, found.structure)
@@ -92,7 +107,9 @@ def assembled(problem: Problem, x: Array, tally: Tally) -> BlockBandedMatrix | S
     return BlockBandedMatrix(blocks, lower=J.lower, upper=J.upper, periodic=J.periodic)
 
 
-def detect_structure(problem: Problem | Any, x0: Any, *, budget: int = BUDGET, bisection: bool = True) -> Detection:
+def detect_structure(
+    problem: Problem | Residual, x0: ArrayArgument, *, budget: int = BUDGET, bisection: bool = True
+) -> Detection:
     """Find where the Jacobian of a residual has entries, by evaluations near x0.
 
     Where F_i does not depend on x_j, it stays the same, bit for bit, as x_j changes. Diagonals and stencils are found

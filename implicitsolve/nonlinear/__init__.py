@@ -26,3 +26,4 @@ __all__ = [
     "SparseNewton",
     "Substitution",
 ]
+__dir__ = __all__.copy

@@ -5,3 +5,4 @@ from implicitsolve.operators._block_banded import BlockBandedMatrix
 from implicitsolve.operators._convert import aslinearoperator
 
 __all__ = ["BlockBandedMatrix", "LinearOperator", "aslinearoperator"]
+__dir__ = __all__.copy

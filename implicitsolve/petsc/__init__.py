@@ -25,3 +25,4 @@ __all__ = [
     "Patch",
     "to_petsc",
 ]
+__dir__ = __all__.copy

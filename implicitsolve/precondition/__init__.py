@@ -23,3 +23,4 @@ from implicitsolve.precondition._blocks import BlockGaussSeidel, BlockILU, Block
 from implicitsolve.precondition._sparse import AMG, ILU
 
 __all__ = ["AMG", "ILU", "BlockGaussSeidel", "BlockILU", "BlockJacobi", "Neumann"]
+__dir__ = __all__.copy

@@ -13,3 +13,4 @@ __all__ = [
     "structure_test",
     "taylor_test",
 ]
+__dir__ = __all__.copy

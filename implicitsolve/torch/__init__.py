@@ -48,3 +48,4 @@ __all__ = [
     "jacobian_penalty",
     "solve",
 ]
+__dir__ = __all__.copy
