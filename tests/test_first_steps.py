@@ -343,7 +343,8 @@ def curve(x: Any, a: float = 5.0) -> Any:
 @pytest.mark.parametrize(
     "F",
     [curve, partial(curve, a=2.0), lambda x, *, lam: curve(x, lam), lambda x, *rest: curve(x, *rest),
-     type("Model", (), {"__call__": lambda self, x, a=1.0, b=2.0: curve(x, a)})(), lambda a: ims.Problem(partial(curve, a=a))],
+     type("Model", (), {"__call__": lambda self, x, a=1.0, b=2.0: curve(x, a)})(),
+     lambda a: ims.Problem(partial(curve, a=a))],
     ids=["default", "partial", "keyword", "any number", "object", "lam -> Problem"],
 )  # fmt: skip
 def test_a_branch_over_a_parameter_that_has_a_default(F: Any) -> None:

@@ -68,7 +68,9 @@ def test_an_exception_in_a_monitor_ends_the_solve_and_passes_unchanged(at):
 
 @pytest.mark.parametrize("value", ["table", 3, [print]], ids=["name", "number", "list"])
 def test_what_is_no_monitor_is_refused(value):
-    with pytest.raises(TypeError, match=rf"`monitor` must be callable, or True for a table, got {type(value).__name__}"):
+    with pytest.raises(
+        TypeError, match=rf"`monitor` must be callable, or True for a table, got {type(value).__name__}"
+    ):
         ims.root(problem(), X0, monitor=value)
 
 

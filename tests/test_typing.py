@@ -1,4 +1,4 @@
-"""A user's typed program: pyright accepts what is right, and finds a misspelled name and an argument of a wrong type."""
+"""A user's typed program: pyright finds a misspelled name and an argument of a wrong type, and nothing else."""
 
 from __future__ import annotations
 

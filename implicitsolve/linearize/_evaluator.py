@@ -36,6 +36,7 @@ from implicitsolve.operators._wrappers import Part, guarded
 from implicitsolve.problem import Problem, chosen
 from implicitsolve.stopping import Tally
 
+
 class CoarseResidualError(Exception):
     """The first F of a float64 x is of float32: the system is to be solved in float32. It never leaves `root`."""
 
