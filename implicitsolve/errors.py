@@ -103,6 +103,7 @@ class ChecksKeywords:
     """A base of dataclasses whose constructor names what an unknown keyword may stand for."""
 
     def __new__(cls, *arguments: object, **keywords: object) -> Self:
+        """Raise where a keyword is unknown."""
         known: dict[str, object] = getattr(cls, "__dataclass_fields__", {})
         if not keywords.keys() <= known.keys():
             name = min(keywords.keys() - known.keys())

@@ -60,9 +60,9 @@ class Problem(ChecksKeywords, Representation):
         The first `batch_ndim` axes of x index independent systems. Default 0: one system.
     bounds : tuple of two array_like, or scipy.optimize.Bounds, optional
         ``(lower, upper)``: numbers or arrays that broadcast to x, so that each system of a batch may have its own;
-        -inf and inf, or None, where there are none; rounded to the dtype of x0. x0 must lie within them, and no function of the
-        problem is ever called outside (`keep_feasible` of SciPy's Bounds is always true). Default None. See the notes
-        of `root`.
+        -inf and inf, or None, where there are none; rounded to the dtype of x0. x0 must lie within them, and no
+        function of the problem is ever called outside (`keep_feasible` of SciPy's Bounds is always true). Default None.
+        See the notes of `root`.
     x_scale : array_like or "auto", optional
         Sizes of the unknowns, positive numbers that broadcast to x, rounded to powers of two. The methods work on
         x / x_scale: lengths of differences and of steps, trust regions and Krylov vectors are measured in these units.

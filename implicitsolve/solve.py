@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from collections.abc import Callable
 from typing import Any, Unpack, cast
 
 import numpy as np
@@ -322,12 +322,12 @@ def _has_failed_in_single(evaluator: Evaluator, solution: Solution) -> bool:
         return False
     with np.errstate(all="ignore"):
         F: HostArray = evaluator.residual(evaluator.moved(solution.x, ASIDE * solution.x))[failed]
-        return _is_of_single(F) and bool((F != F.astype(np.float16)).any())
+        return _is_of_single(F) and bool((F.astype(np.float16) != F).any())
 
 
 def _is_of_single(F: HostArray) -> bool:
     with np.errstate(all="ignore"):
-        return bool((F == F.astype(np.float32)).all())
+        return bool((F.astype(np.float32) == F).all())
 
 
 def _in_single(

@@ -94,7 +94,8 @@ WORKS = {
     "result.nfev, nit, njev": lambda: (r := ims.root(squares, [1.0]), [r.nfev - r["counts"].residuals,
         r.nit - r.iterations, r.njev - r.counts.linearizations])[1],
     "result.jacobian()": lambda: ims.root(diffusion, np.zeros(N)).jacobian().to_sparse("csr").nnz - A.nnz,
-    "result.jacobian() of few": lambda: ims.root(squares, [1.0, 2.0], x_scale=2.0).jacobian().todense() - 8**0.5 * np.eye(2),
+    "result.jacobian() of few": lambda:
+        ims.root(squares, [1.0, 2.0], x_scale=2.0).jacobian().todense() - 8**0.5 * np.eye(2),
     "result from a file": lambda: pickle.loads(pickle.dumps(ims.root(squares, [1.0]))).x - 2**0.5,
     "F of float32": lambda: ims.root(lambda x: squares(x).astype(np.float32), np.ones(30)).x - 2**0.5,
     "F in float32": lambda: ims.root(lambda x: squares(x.astype(np.float32), np.linspace(1, 2, 30)).astype(float),
@@ -105,7 +106,8 @@ WORKS = {
     "jac: lists": lambda: ims.root(squares, [1.0, 2.0], jac=lambda x: np.diag(2 * x).tolist()).x - 2**0.5,
     "jac: objects": lambda: ims.root(squares, [1.0, 2.0], jac=lambda x: np.diag(2 * x).astype(object)).x - 2**0.5,
     "jac: a frame": lambda: ims.root(squares, [1.0, 2.0], jac=lambda x: Frame(np.diag(2 * x))).x - 2**0.5,
-    "jac: a matrix of mpmath": lambda: ims.root(squares, [1.0, 2.0], jac=lambda x: Rows(np.diag(2 * x).tolist())).x - 2**0.5,
+    "jac: a matrix of mpmath": lambda:
+        ims.root(squares, [1.0, 2.0], jac=lambda x: Rows(np.diag(2 * x).tolist())).x - 2**0.5,
 }  # fmt: skip
 
 
@@ -187,7 +189,8 @@ NAMES_THE_WAY = {
     "F as a frame": (partial(ims.root, lambda x: Frame(squares(x)[:, None]), np.ones(2)), ValueError,
         r"`residual`.*a Frame of shape \(2, 1\): flatten it by np.ravel"),
     "F of None": (partial(ims.root, lambda x: [None, 1.0], np.ones(2)), TypeError, "`residual`.*NoneType"),
-    "monitor of SciPy's form": (partial(root, monitor=lambda x, F: None), TypeError, r"monitor\(step, x, F\).*\(x, F\)"),
+    "monitor of SciPy's form": (partial(root, monitor=lambda x, F: None), TypeError,
+        r"monitor\(step, x, F\).*\(x, F\)"),
     "monitor of one argument": (partial(root, monitor=lambda x: None), TypeError, r"`monitor`.*monitor\(step, x, F\)"),
     "monitor of four": (partial(root, monitor=lambda a, b, c, d: None), TypeError, r"`monitor`.*monitor\(step, x, F\)"),
     "pairs of bounds": (partial(root, bounds=[(0, 2)]), TypeError, r"`bounds`.*1 pairs.*tuple\(zip"),
@@ -197,7 +200,8 @@ NAMES_THE_WAY = {
     "jac_sparsity": (partial(root, jac_sparsity=A), TypeError, r"`jac_sparsity`.*structure=Sparse.*detected"),
     "Problem(jacobian=)": (partial(ims.Problem, squares, jacobian=abs), TypeError, "`jacobian`; did you mean jac"),
     "Problem(fprime=)": (partial(ims.Problem, squares, fprime=abs), TypeError, "`fprime`; did you mean jac"),
-    "Problem(parameter=)": (partial(ims.Problem, squares, parameter={}), TypeError, "`parameter`; did you mean parameters"),
+    "Problem(parameter=)": (partial(ims.Problem, squares, parameter={}), TypeError,
+        "`parameter`; did you mean parameters"),
     "stop(tol=)": (partial(ims.NonlinearStop, tol=1e-3), TypeError, "`tol`; did you mean xtol.*atol"),
     "stop(maxiter=)": (partial(ims.NonlinearStop, maxiter=3), TypeError, "`maxiter`; did you mean max_iterations"),
     "linear stop(tol=)": (partial(ims.LinearStop, atoll=1e-3), TypeError, "`atoll`; did you mean atol"),

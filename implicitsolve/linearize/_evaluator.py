@@ -364,9 +364,9 @@ class Evaluator:
         if is_plain and value.shape == expected and value.dtype == self.dtype:
             rows = value.reshape(self.flat_shape)
             return rows if self.systems is None else gather(rows, self.places)
-        if self.reports_coarse and self.tally.residuals == 1 and name == "residual" and is_plain:
-            if value.dtype == np.float32 and self.dtype == np.float64:
-                raise CoarseResidualError
+        is_first = self.reports_coarse and self.tally.residuals == 1 and name == "residual"
+        if is_first and is_plain and value.dtype == np.float32 and self.dtype == np.float64:
+            raise CoarseResidualError
         return self.selected(xp.reshape(checked_array(value, name, xp, self.dtype, expected), self.flat_shape))
 
     def _product(self, function: Callable[[Array, Array], Array], x: Array, name: str) -> Callable[[Array], Array]:
