@@ -17,7 +17,8 @@ from jax.core import Tracer
 import implicitsolve as ims
 from implicitsolve.adapters._equations import Equations, Recurrence
 from implicitsolve.jax._exchange import Packing
-from implicitsolve.jax._root import RootResult, Settings, outcome, solution_map
+from implicitsolve.jax._root import RootResult
+from implicitsolve.jax._solves import Settings, outcome, solution_map
 from implicitsolve.problem import Problem
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop

@@ -1,9 +1,9 @@
-"""Roots for JAX: the solves on the host with their derivatives, and `root` for a residual written in JAX."""
+"""`root` for a residual written in JAX."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -13,154 +13,11 @@ from jax.core import Tracer, eval_jaxpr
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import tree_flatten, tree_leaves, tree_structure, tree_unflatten
 
-from implicitsolve.derivatives import pull_back, push_forward
-from implicitsolve.jax._exchange import PULL, PUSH, VALUE, Ask, HostSolve, is_traced
-from implicitsolve.krylov import LGMRES
-from implicitsolve.problem import Problem
-from implicitsolve.solve import check_linear, check_settings
-from implicitsolve.solve import root as root_on_host
+from implicitsolve.jax._compiled import Small, is_solved_in_jax, solution_in_jax
+from implicitsolve.jax._exchange import is_traced
+from implicitsolve.jax._solves import Nonlinear, Settings, implicit_solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
-
-Function = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How the systems are solved."""
-
-    method: Any
-    stop: NonlinearStop | None
-    adjoint_method: Any
-    adjoint_stop: LinearStop | None
-    structure: Any = None
-
-    def checked(self, caller: str) -> Settings:
-        """The same, if they are usable."""
-        check_settings(caller, self.method, self.stop, None)
-        if self.adjoint_stop is not None or self.adjoint_method is not None:
-            check_linear(caller, self.adjoint_method or LGMRES(), self.adjoint_stop or LinearStop())
-        return self
-
-    def solved(self, problem: Problem, start: Any = None) -> tuple[Any, ...]:
-        """What `outcome` describes, for a root of a problem."""
-        result = root_on_host(problem, start, method=self.method, stop=self.stop)
-        status, counts = np.asarray(result.status), result.counts
-        calls = (count * np.ones_like(status) for count in (counts.residuals, counts.jvps + counts.vjps))
-        return result.x, status, result.residual_norm, result.target, result.iterations, *calls
-
-    def tangent(self, problem: Problem, x: Any, b: Any) -> Any:
-        """The solution v of J v = b at x, NaN where the solve fails."""
-        problem = replace(problem, parameter_jvp=lambda *_: -b, halves=None, parameters=None)
-        found = push_forward(problem, x, {}, method=self.adjoint_method, stop=self.adjoint_stop)
-        return _or_nan(found.tangent, found.success)
-
-    def adjoint(self, problem: Problem, x: Any, b: Any) -> Any:
-        """The solution of J^H v = b."""
-        found = pull_back(problem, x, b, wrt=(), method=self.adjoint_method, stop=self.adjoint_stop)
-        return _or_nan(found.adjoint, found.success)
-
-
-def _or_nan(values: Any, success: Any) -> Any:
-    batch_shape = np.shape(success)
-    return np.where(np.reshape(success, batch_shape + (1,) * (values.ndim - len(batch_shape))), values, np.nan)
-
-
-def outcome(shape: tuple[int, ...], batch_shape: tuple[int, ...], dtype: Any) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Forms of x, status, norm, target, iterations, residuals and products."""
-    norm, count = np.finfo(dtype).dtype, np.dtype(np.int32)
-    rest = (count, norm, norm, count, count, count)
-    return jax.ShapeDtypeStruct(shape, dtype), *(jax.ShapeDtypeStruct(batch_shape, kind) for kind in rest)
-
-
-class Nonlinear(HostSolve):
-    """F(x, *parameters) = 0."""
-
-    @property
-    def outcome(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        return outcome(self.shape, self.batch_shape, self.dtype)
-
-    def run(self, ask: Ask, start: Any) -> tuple[Any, ...]:
-        """`implicitsolve.root`."""
-        problem = Problem(
-            lambda x: ask(VALUE, x),
-            jvp=lambda x, v: ask(PUSH, x, v),
-            vjp=lambda x, w: ask(PULL, x, w),
-            structure=self.settings.structure,
-            batch_ndim=len(self.batch_shape),
-        )
-        return self.settings.solved(problem, start)
-
-
-class Linear(HostSolve):
-    """A(*parameters) v = b for a linear function A; the solution is NaN where the solve fails."""
-
-    is_linear = True
-    is_transposed = False
-
-    @property
-    def outcome(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        """The solution."""
-        return (jax.ShapeDtypeStruct(self.shape, self.dtype),)
-
-    def run(self, ask: Ask, start: Any) -> tuple[Any, ...]:
-        """`implicitsolve.push_forward` or `pull_back`, for b = `start`."""
-        settings, at = self.settings, np.zeros(self.shape, self.dtype)
-        problem = Problem(
-            lambda v: ask(PUSH, at, v),
-            jvp=lambda x, v: ask(PUSH, at, v),
-            vjp=lambda x, w: ask(PULL, at, w),
-            structure=settings.structure or "detect",
-            batch_ndim=len(self.batch_shape),
-        )
-        if self.is_transposed:
-            return (settings.adjoint(problem, at, start.conj()).conj(),)
-        return (settings.tangent(problem, at, start),)
-
-
-class Transposed(Linear):
-    """A(*parameters)^T v = b."""
-
-    is_transposed = True
-
-
-def implicit_solution(function: Function, size: int, dtype: Any, settings: Settings) -> Callable[..., Any]:
-    """`solution_map` of one system F(x, *parameters) = 0, whose linear systems are solved like F's."""
-
-    def A(v: Any, x: Any, *parameters: Any) -> Any:
-        return jax.jvp(lambda x: function(x, *parameters), (x,), (v,))[1]
-
-    def linear(kind: type[Linear]) -> Callable[..., Any]:
-        solve = kind(A, (size,), dtype, settings)
-        return lambda b, x, parameters: solve(b, x, *parameters)[0]
-
-    return solution_map(lambda x, parameters: function(x, *parameters), linear(Linear), linear(Transposed))
-
-
-def solution_map(function: Function, forward: Function, backward: Function) -> Callable[..., Any]:
-    """``(x, parameters) -> x`` at a root x of F(x, parameters), with the derivatives of the root by the parameters.
-
-    ``forward(b, x, parameters)`` solves J v = b, `backward` J^T v = b.
-    """
-
-    @jax.custom_jvp
-    def solution(x: Any, parameters: Any) -> Any:
-        return x
-
-    @solution.defjvp
-    def derivative(primals: Any, tangents: Any) -> Any:
-        parameters = primals[1]
-        x = solution(*primals)  # it has derivatives of its own
-        right = jax.jvp(lambda parameters: function(x, parameters), (parameters,), (tangents[1],))[1]
-        at = jax.lax.stop_gradient((x, parameters))
-
-        def J(v: Any) -> Any:
-            return jax.jvp(lambda x: function(x, parameters), (x,), (v,))[1]
-
-        found = jax.lax.custom_linear_solve(J, -right, lambda _, b: forward(b, *at), lambda _, b: backward(b, *at))
-        return x, found
-
-    return solution
 
 
 class RootResult(NamedTuple):
@@ -177,6 +34,8 @@ class RootResult(NamedTuple):
     residual_norm, target : Array
         Norm of F at x, and what it had to fall to; where the error of x decides, the norm at which it is expected to
         be `xtol`.
+    error : Array
+        Estimated error of x, relative to x; NaN where it is not known.
     iterations : Array of int32
         Steps.
     residuals, products : Array of int32
@@ -188,6 +47,7 @@ class RootResult(NamedTuple):
     status: Any
     residual_norm: Any
     target: Any
+    error: Any
     iterations: Any
     residuals: Any
     products: Any
@@ -238,9 +98,12 @@ def root(
 
     Notes
     -----
-    The solver runs on the host. Called with known arrays it calls the compiled residual; inside a traced program it is
-    a loop with a callback, in which the program evaluates what the solver asks for, so that no callback calls JAX.
-    Arrays on the CPU share their memory with NumPy, those on a CUDA device with CuPy.
+    A system of at most 200 real unknowns is solved within JAX, if `method` and `structure` are left to the solver: by
+    Newton's method with a dense J, whose x is accepted by the same estimate of its error, with a dense solve for each
+    tangent or cotangent. Where it does not converge, and for all other systems, the solver runs on the host. Called
+    with known arrays it calls the compiled residual; inside a traced program it is a loop with a callback, in which the
+    program evaluates what the solver asks for, so that no callback calls JAX. Arrays on the CPU share their memory with
+    NumPy, those on a CUDA device with CuPy.
 
     Derivatives of any order are by implicit differentiation, exact to the tolerances of the solves: one linear solve at
     the root for each tangent or cotangent. Where that fails they are NaN. Where `success` is false they are those of
@@ -350,9 +213,11 @@ def trace(equations: Equations, start: Any, parameters: list[Any]) -> Traced:
     def function(x: Any, *given: Any) -> Any:
         return eval_jaxpr(closed.jaxpr, given[count:], x, *given[:count])[0]
 
-    settings = equations.settings
-    solve = Nonlinear(function, start.shape, start.dtype, settings)
-    return Traced(solve, implicit_solution(function, start.size, start.dtype, settings), list(closed.consts))
+    settings, form = equations.settings, (start.shape, start.dtype)
+    if is_solved_in_jax(settings, start):
+        return Traced(Small(function, *form, settings), solution_in_jax(function, settings, start), list(closed.consts))
+    solution = implicit_solution(function, start.size, start.dtype, settings)
+    return Traced(Nonlinear(function, *form, settings), solution, list(closed.consts))
 
 
 def is_parameter(leaf: Any) -> bool:
@@ -360,7 +225,7 @@ def is_parameter(leaf: Any) -> bool:
     return isinstance(leaf, NUMBERS) and not isinstance(leaf, bool)
 
 
-def checked_start(x: Any) -> Any:
+def checked_start(x: Any) -> jax.Array:
     """A part of x0 as floating-point array of JAX."""
     x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.number):
@@ -372,7 +237,7 @@ def checked_start(x: Any) -> Any:
     return x
 
 
-def checked_value(F: Any, x: Any) -> Any:
+def checked_value(F: Any, x: jax.Array) -> jax.Array:
     """A part of F(x) in the dtype of x."""
     F = jnp.asarray(F)
     if F.shape != x.shape:

@@ -58,19 +58,19 @@ LIMITED = 1e-5  # largest relative error at which x is accepted where F is round
 Lengths = tuple[HostArray, HostArray, HostArray, HostArray]  # of corrections, steps, x before and after them
 
 
-def scales(J: HostArray, x: HostArray, before: HostArray, reference: HostArray) -> HostArray:
+def scales(J: Array, x: Array, before: Array, reference: Array, xp: Any = np) -> Array:
     """What errors of the unknowns are relative to, for dense J (b, N, N) and x (b, N): their sizes in units of J.
 
     The unit of an unknown is the reciprocal of its column, once rows have one size. An unknown near zero is judged by
     the largest one in these units, but by no more than its own x0 or first step, `reference`: a column is small too
     where F hardly depends on the unknown.
     """
-    rows = np.abs(J).max(axis=2, keepdims=True)
-    columns = (np.abs(J) / np.where(rows > 0, rows, 1.0)).max(axis=1)
-    own, units = np.maximum(np.abs(x), np.abs(before)), 1 / np.where(columns > 0, columns, 1.0)
+    rows = xp.abs(J).max(axis=2, keepdims=True)
+    columns = (xp.abs(J) / xp.where(rows > 0, rows, 1.0)).max(axis=1)
+    own, units = xp.maximum(xp.abs(x), xp.abs(before)), 1 / xp.where(columns > 0, columns, 1.0)
     common = units * (own / units).max(axis=1, keepdims=True)
-    near_zero = np.minimum(common, np.maximum(reference, NEGLIGIBLE * common))
-    return np.maximum(np.maximum(own, near_zero), NEGLIGIBLE * reference)
+    near_zero = xp.minimum(common, xp.maximum(reference, NEGLIGIBLE * common))
+    return xp.maximum(xp.maximum(own, near_zero), NEGLIGIBLE * reference)
 
 
 def is_far_from(anchor: HostArray, x: HostArray) -> HostArray:
