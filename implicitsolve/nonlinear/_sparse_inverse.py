@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib.util
 import math
 from typing import Any, NamedTuple
 
@@ -25,19 +26,21 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._convert import is_cupy_sparse
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.precondition._sparse import ILU
+from implicitsolve.precondition._parts import Preconditioner
+from implicitsolve.precondition._sparse import AMG, ILU
 
 REDUCTION, ROUGH = 1e-2, 0.1  # of the linear residual by BiCGSTAB: a Newton step on an old J gains hardly more
 POOR = 0.3  # of ||F||: what a Newton step leaves from which on the linear residual may be to blame
 PART = 0.3  # of what the last step has reduced ||F|| to, that the next linear residual may be
-REDUCTION_ILU = 1e-4  # by GMRES with ILU
-MOST_ITERATIONS = 20  # of a first solve with ILU, to half of the digits: where there are more, factors are cheaper
+REDUCTION_ILU = 1e-4  # by GMRES
+CYCLE = 40  # nanoseconds an entry of J, that an iteration of GMRES takes with multigrid, which takes 200 to set up
+AMG_LIMIT = 2e3  # ... that factors may take
 ITERATION, UNKNOWN = 10e3, 1.5  # nanoseconds: of an iteration of BiCGSTAB, and more for each unknown,
 ENTRY, CELL = 1.6, 0.3  # ... each entry in compressed columns, and each place on a diagonal
 LEAST_FULL = 0.3  # part of their places that diagonals fill if products by diagonals are faster: 3 times where all are
 MOST_OPERATIONS = 3e10  # of complete factors that follow: half a minute, 524,288 unknowns in the plane
 SOLVES = 4  # that factors serve: an iterative solve may cost that part of what is left
-LEAST, MOST = 4, 100  # iterations of BiCGSTAB that are worth a trial, and that one solve may take
+LEAST, MOST = 4, 100  # iterations that are worth a trial, and that one solve may take
 VECTORS = {"f": (blas.saxpy, blas.sdot, blas.sscal), "d": (blas.daxpy, blas.ddot, blas.dscal)}
 VECTORS |= {"F": (blas.caxpy, blas.cdotc, blas.cscal), "D": (blas.zaxpy, blas.zdotc, blas.zscal)}
 PATIENCE = 2  # part of the limit after which the residual must have fallen half as fast as the limit asks
@@ -50,8 +53,9 @@ class SparseInverses:
     what a factorization is estimated to, beyond what its solves would (a nanosecond for each entry of the factors): so
     the two never cost more than about twice the better one. Each J is expected to serve as many solves as the last one
     did; after one that was factored the iterations may cost half. Time steps need a few iterations, and in the cube
-    they take a small part of the time of LU. Where factors would fill too much (`FillEstimate`), GMRES with `ILU` is
-    tried before. Matrices on a device are factorized at once.
+    they take a small part of the time of LU. Where factors would fill too much (`FillEstimate`), GMRES with `AMG` is
+    tried before, if pyamg is installed, and with `ILU`; their preconditioners serve further J as long as iterations do
+    not double. Matrices on a device are factorized at once.
     """
 
     def __init__(self) -> None:
@@ -64,12 +68,15 @@ class SparseInverses:
         self.was_first: bool = False  # whether that was the first with a J
         self.is_exact: bool = False  # whether linear residuals are small since such a step gained little
         self.share: float = 1.0  # of `FillEstimate.operations`, that iterations with one J may cost
-        self.hopeless: float = np.inf  # operations from which on ILU is not tried: 0 once it took too many iterations
+        self.preconditioners: tuple[Preconditioner, ...] = ()  # that are likely to cost less than factors
+        self.M: LinearOperator | None = None  # the first of them, of an earlier J
+        self.usual: int = 0  # iterations of GMRES with M when it was new
 
     def factor(self, J: SparseMatrix) -> Any:
         """The inverse of J."""
         if self.plan is None or self.plan.structure is not J.structure:
             self.plan, self.diagonals = SparseLU.plan(J), diagonals(J.structure)
+            self.preconditioners, self.M = () if self.plan.is_direct else alternatives(self.plan, J), None
         if J.batch_shape == (1,) and not self.plan.is_direct and J.dtype.char in VECTORS:
             self.expected = min(self.served, SOLVES) or self.expected
             self.spent, self.served = 0.0, 0
@@ -78,17 +85,21 @@ class SparseInverses:
         return self.factored(J)
 
     def factored(self, J: SparseMatrix) -> Any:
-        """The inverse of J by its factors, complete or not."""
-        plan: Any = self.plan
-        if plan.is_direct or plan.fill.prefers_direct or plan.fill.operations > self.hopeless:
-            return SparseLU().factor(J, plan)
-        inverse = _KrylovInverse(J, ILU(drop_tolerance=0.1, fill=2.0).build(J), self)
-        return inverse if inverse.suits() else self.completely_factored(J)
+        """The inverse of J by its factors, or by GMRES with what is likely to cost less."""
+        return _KrylovInverse(J, self) if self.preconditioners else SparseLU().factor(J, self.plan)
 
-    def completely_factored(self, J: SparseMatrix) -> Any:
-        """The inverse of J by its factors; incomplete ones are not tried again."""
-        self.hopeless = 0.0
-        return SparseLU().factor(J, self.plan)
+    def cheaper(self) -> int:
+        """Iterations of GMRES that cost no more than factors."""
+        fill: Any = self.plan.fill  # type: ignore[union-attr]
+        return int(min(MOST, fill.operations / (CYCLE * self.plan.structure.nnz)))  # type: ignore[union-attr]
+
+    def otherwise(self, J: SparseMatrix) -> Any:
+        """The inverse of J without the preconditioner that took too many iterations; None: factors take too long."""
+        fill: Any = self.plan.fill  # type: ignore[union-attr]
+        if len(self.preconditioners) == 1 and fill.operations > MOST_OPERATIONS:
+            return None
+        self.preconditioners, self.M = self.preconditioners[1:], None
+        return self.factored(J)
 
     def limit(self) -> int:
         """Iterations that the estimate leaves for the next solve."""
@@ -216,39 +227,54 @@ def bicgstab(A: Any, b: HostArray, limit: int, eta: float) -> tuple[HostArray | 
     return None if more is None else best + more, k + further
 
 
-class _KrylovInverse(LinearOperator):
-    """J^-1 by GMRES with incomplete factors, and by complete factors once a solve stalls."""
+def alternatives(plan: SparsePlan, J: SparseMatrix) -> tuple[Preconditioner, ...]:
+    """What is likely to cost less than factors with the estimated fill."""
+    found: list[Preconditioner] = []
+    is_long = plan.fill.operations > AMG_LIMIT * plan.structure.nnz
+    if is_long and J.dtype.char == "d" and importlib.util.find_spec("pyamg") is not None:
+        found.append(AMG(coarsening="classical"))
+    if not plan.fill.prefers_direct:
+        found.append(ILU(drop_tolerance=0.1, fill=2.0))
+    return tuple(found)
 
-    def __init__(self, J: SparseMatrix, M: LinearOperator, owner: SparseInverses, factors: Any = None) -> None:
-        self._J, self._M, self._owner, self._factors = J, M, owner, factors
+
+class _KrylovInverse(LinearOperator):
+    """J^-1 by GMRES with a preconditioner, an earlier one as long as it is good, and otherwise once a solve stalls."""
+
+    def __init__(self, J: SparseMatrix, owner: SparseInverses, M: Any = None, instead: Any = None) -> None:
+        self._J, self._owner, self._instead = J, owner, instead
+        self._is_kept = M is None and owner.M is not None and J.batch_shape == (1,)
+        self._M = owner.M if self._is_kept else M
         super().__init__(self._solved, in_shape=J.in_shape, batch_shape=J.batch_shape, dtype=J.dtype, take=self._taken)
 
     def _taken(self, rows: Indices) -> _KrylovInverse:
         J: Any = self._J.take(rows)
-        factors = None if self._factors is None else self._factors.take(rows)
-        return _KrylovInverse(J, self._M.take(rows), self._owner, factors)
+        M, instead = (None if part is None else part.take(rows) for part in (self._M, self._instead))
+        return _KrylovInverse(J, self._owner, M, instead)
 
     def _solved(self, b: Array) -> Array:
-        if self._factors is None:
-            target = REDUCTION_ILU * np.linalg.norm(b, axis=1)
-            found = GMRES(restart=60).solve(
-                self._J, b, target=target, max_iterations=4 * MOST_ITERATIONS, M=self._M, confirm=False
-            )
-            if (found.residual_norm <= target).all() or self._owner.plan.fill.operations > MOST_OPERATIONS:  # type: ignore[union-attr]
-                return found.x
-            self._factors = self._owner.completely_factored(self._J)
-        return self._factors.matvec(b)
+        owner = self._owner
+        if self._instead is not None:
+            return self._instead.matvec(b)
+        if self._is_kept:
+            x, iterations, is_good = self._iterated(b, 2 * owner.usual + LEAST)
+            if is_good:
+                return x
+            self._is_kept, self._M = False, None
+        if self._M is None:
+            self._M = owner.M = owner.preconditioners[0].build(self._J)
+            owner.usual = MOST
+        x, iterations, is_good = self._iterated(b, owner.cheaper())
+        owner.usual = min(owner.usual, iterations)
+        if not is_good:
+            self._instead = owner.otherwise(self._J)
+        return x if self._instead is None else self._instead.matvec(b)
 
-    def suits(self) -> bool:
-        """Whether a solve to half of the digits takes few iterations."""
-        b = np.random.default_rng(0).uniform(-1.0, 1.0, (self._J.batch_shape[0], self._J.shape[0]))
-        target = REDUCTION_ILU**0.5 * np.linalg.norm(b, axis=1)
-        x = (
-            GMRES(restart=60)
-            .solve(self._J, b, target=target, max_iterations=MOST_ITERATIONS, M=self._M, confirm=False)
-            .x
-        )
-        return bool((np.linalg.norm(b - self._J.matvec(x), axis=1) <= 2 * target).all())
+    def _iterated(self, b: Array, limit: int) -> tuple[Array, int, bool]:
+        """J^-1 b, iterations, and whether these were enough."""
+        target = REDUCTION_ILU * np.linalg.norm(b, axis=1)
+        found = GMRES(restart=60).solve(self._J, b, target=target, max_iterations=limit, M=self._M, confirm=False)
+        return found.x, int(np.max(found.iterations)), bool((found.residual_norm <= target).all())
 
     def negative(self, F: Array) -> Array:
         return -self.matvec(F)

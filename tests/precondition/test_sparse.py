@@ -54,6 +54,8 @@ def test_a_zero_pivot_leaves_the_diagonal():
         (lambda: ILU(drop_tolerance=1.0), "drop_tolerance"),
         (lambda: ILU(fill=0.5), "fill"),
         (lambda: AMG(fields=0), "fields"),
+        (lambda: AMG(coarsening="classical", fields=2), "fields` must be 1"),
+        (lambda: AMG(coarsening="none"), "coarsening"),
         (lambda: ILU().build(np.eye(3)), "ndarray"),
         (lambda: ILU().build(ims.aslinearoperator(np.eye(3))), "LinearOperator"),
         (lambda: ims.root(ims.Problem(np.sin), np.ones(30), method=preconditioned(ILU())), "Sparse or Grid"),
@@ -144,11 +146,18 @@ def test_incomplete_factors_of_arrows_of_zeros_hung():
 
 @pytest.mark.parametrize("is_complex", [False, True])
 @pytest.mark.parametrize(
-    "settings", [ILU(), AMG(coarsest=10), AMG(fields=2, coarsest=10)], ids=["ILU", "AMG", "fields"]
+    "settings",
+    [ILU(), AMG(coarsest=10), AMG(fields=2, coarsest=10), AMG(coarsening="classical", coarsest=10)],
+    ids=["ILU", "AMG", "fields", "classical"],
 )
 def test_adjoint_products_are_exact(settings, is_complex, rng):
     A = laplacian(12)
     noise = rng.uniform(0.5, 1.5, A.data.size) * (np.exp(1j * rng.uniform(0, 0.3, A.data.size)) if is_complex else 1.0)
-    M = settings.build(SparseMatrix(A.data * noise, A.structure))
+    A = SparseMatrix(A.data * noise, A.structure)
+    if is_complex and getattr(settings, "coarsening", "") == "classical":
+        with pytest.raises(TypeError, match="real"):
+            settings.build(A)
+        return
+    M = settings.build(A)
     v, w = rng.standard_normal((2, 144)) + (1j * rng.standard_normal((2, 144)) if is_complex else 0.0)
     np.testing.assert_allclose(np.vdot(w, M.matvec(v)), np.vdot(M.rmatvec(w), v), rtol=1e-10)
