@@ -257,20 +257,20 @@ class _KrylovInverse(LinearOperator):
         if self._instead is not None:
             return self._instead.matvec(b)
         if self._is_kept:
-            x, iterations, is_good = self._iterated(b, 2 * owner.usual + LEAST)
+            x, iterations, is_good = self._iterate(b, 2 * owner.usual + LEAST)
             if is_good:
                 return x
             self._is_kept, self._M = False, None
         if self._M is None:
             self._M = owner.M = owner.preconditioners[0].build(self._J)
             owner.usual = MOST
-        x, iterations, is_good = self._iterated(b, owner.cheaper())
+        x, iterations, is_good = self._iterate(b, owner.cheaper())
         owner.usual = min(owner.usual, iterations)
         if not is_good:
             self._instead = owner.otherwise(self._J)
         return x if self._instead is None else self._instead.matvec(b)
 
-    def _iterated(self, b: Array, limit: int) -> tuple[Array, int, bool]:
+    def _iterate(self, b: Array, limit: int) -> tuple[Array, int, bool]:
         """J^-1 b, iterations, and whether these were enough."""
         target = REDUCTION_ILU * np.linalg.norm(b, axis=1)
         found = GMRES(restart=60).solve(self._J, b, target=target, max_iterations=limit, M=self._M, confirm=False)
