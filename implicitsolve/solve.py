@@ -42,7 +42,7 @@ from implicitsolve.operators import BlockBandedMatrix, aslinearoperator
 from implicitsolve.operators._convert import as_inverse
 from implicitsolve.operators._wrappers import guarded
 from implicitsolve.precondition._parts import build_inverse, builds_inverse, takes_sparse
-from implicitsolve.problem import Problem, own_start
+from implicitsolve.problem import Problem, in_state, own_start, problem_in_state
 from implicitsolve.result import (
     LinearResult,
     NonlinearResult,
@@ -279,6 +279,12 @@ def solve_root(
     tally: Tally | None = None,
 ) -> NonlinearResult:
     """`root` with checked settings; without a scheduler all systems iterate at once."""
+    state: Any = np.geterr()
+    if state["under"] != "ignore" or not {"ignore", "warn"}.issuperset(state.values()):  # those of F are the caller's
+        problem, monitor = problem_in_state(state, problem), in_state(state, monitor)
+        stop = replace(stop, norm=in_state(state, stop.norm)) if callable(stop.norm) else stop
+        with np.errstate(all="ignore"):
+            return solve_root(problem, x0, solver, stop, monitor, scheduler, previous)
     x0 = as_inexact(x0, "x0")
     if problem.bounds is not None and not solver.keeps_bounds:
         raise ValueError(f'root: {type(solver).__name__} cannot keep `bounds`: take NewtonKrylov() or method="auto"')
@@ -470,20 +476,21 @@ def linear_solve(
     tally = Tally()
     counted = guarded(operator, "A", tally.add)
     target: HostArray | None = None
-    if is_direct:
-        factors = solver.factor(operator if isinstance(operator, BlockBandedMatrix) else A)
-        outcome = solve_factored(counted, factors, flat, stop)
-    else:
-        target = stop.target(norm2(flat), flat)
-        outcome = solver.solve(
-            counted,
-            flat,
-            target=target,
-            max_iterations=stop.max_iterations,
-            M=None if inverse is None else guarded(inverse, "M"),
-            x0=None if start is None else xp.astype(xp.reshape(start, shape), b.dtype),
-        )
-        outcome = outcome if start is not None else with_idle_measured(outcome, counted, flat, target)
+    with np.errstate(all="ignore"):
+        if is_direct:
+            factors = solver.factor(operator if isinstance(operator, BlockBandedMatrix) else A)
+            outcome = solve_factored(counted, factors, flat, stop)
+        else:
+            target = stop.target(norm2(flat), flat)
+            outcome = solver.solve(
+                counted,
+                flat,
+                target=target,
+                max_iterations=stop.max_iterations,
+                M=None if inverse is None else guarded(inverse, "M"),
+                x0=None if start is None else xp.astype(xp.reshape(start, shape), b.dtype),
+            )
+            outcome = outcome if start is not None else with_idle_measured(outcome, counted, flat, target)
     is_state = tuple(b.shape) == operator.batch_shape + operator.out_shape
     return LinearResult(
         x=xp.reshape(outcome.x, operator.batch_shape + operator.in_shape if is_state else b.shape),

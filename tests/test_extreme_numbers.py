@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from implicitsolve import NewtonKrylov, NonlinearStop, Problem, newton_krylov, root
+from implicitsolve.kernels._norms import norm2
 from tests.helpers.cubic import START, A, B, N, every_krylov, jvp, residual
 
 pytestmark = pytest.mark.timeout(60)
@@ -133,3 +134,19 @@ def test_noisy_residual_ends():
         stop=NonlinearStop(rtol=0.0, atol=2e-5),
     )
     assert wide.success
+
+
+@pytest.mark.parametrize("method", ["auto", "anderson", "picard", "broyden", "newton-krylov", "pseudo-transient"])
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("scale", [5e-324, 1e-310, 1e-300, 1e300])
+def test_subnormal_numbers_raised_where_floating_point_errors_do(method, dtype, scale):
+    def F(x):
+        with np.errstate(all="ignore"):
+            return scale * (x - (1 + 2j) if dtype is complex else x - 1)
+
+    with np.errstate(all="raise"):
+        result = root(Problem(F, fixed_point=True), np.zeros(3, dtype), method=method)
+    assert result.success or scale != 1e300 or method != "auto"
+    assert norm2(np.full((2, 3), 3 * scale, dtype)).tolist() == pytest.approx(
+        [3**1.5 * scale] * 2, rel=1e-6, abs=5e-324
+    )

@@ -95,6 +95,16 @@ def is_safe(norms: HostArray, xp: Namespace, dtype: Any) -> HostArray:
     return (norms > low) & (norms < high)
 
 
+def quotient(x: ArrayT, size: ArrayT) -> ArrayT:
+    """Return x / size for a positive size, which may be subnormal: quotients of complex numbers would be NaN."""
+    if is_complex(x):
+        xp = array_namespace(x)
+        tiny = 2.0**20 * float(xp.finfo(x.dtype).smallest_normal)
+        factor = 1.0 + 2.0**60 * xp.astype(size < tiny, size.dtype)
+        x, size = x * factor, size * factor
+    return x / size
+
+
 def copy_array(x: Any) -> Any:
     """Return a copy of an array."""
     return x.copy() if type(x) is np.ndarray else array_namespace(x).asarray(x, copy=True)

@@ -57,7 +57,8 @@ def norm2(x: Array) -> HostArray:
 def _scaled_norm2(x: Array, scale: HostArray) -> HostArray:
     """The norms of rows whose largest magnitudes are `scale`."""
     usable = (scale > 0) & np.isfinite(scale)
-    divisor = np.ldexp(1.0, np.where(usable, np.frexp(scale)[1] - 1, 0))  # a power of two: the division is exact
+    exponent = np.where(usable, np.frexp(scale)[1] - 1, 0)
+    divisor = np.ldexp(1.0, np.maximum(exponent, -1000))  # exact; complex numbers over a subnormal one are NaN
     scaled = x / from_host(divisor, x)[:, None]
     return np.where(usable, divisor * np.sqrt(_squares(scaled)), scale)
 

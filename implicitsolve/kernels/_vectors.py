@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.host import empty_vectors, from_host
-from implicitsolve._arrays.namespace import array_namespace, is_complex, numpy_namespace, safe_range
+from implicitsolve._arrays.namespace import array_namespace, is_complex, numpy_namespace, quotient, safe_range
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._contract import Kernel
 
@@ -105,7 +105,7 @@ class Vectors:
     def start(V: Array, r: Array, norms: HostArray, alive: HostArray) -> None:
         """Write r (b, N), of these norms, into the first row of V at length 1; zeros where a system is not alive."""
         xp, good = array_namespace(r), alive & (norms > 0)
-        unit = r / from_host(np.where(good, norms, 1.0), r)[:, None]
+        unit = quotient(r, from_host(np.where(good, norms, 1.0), r)[:, None])
         V[:, 0, :] = unit if good.all() else xp.where(from_host(good, r)[:, None], unit, xp.zeros_like(r))
 
     @staticmethod
@@ -170,11 +170,11 @@ class Vectors:
         """A point that is `reach` (b,) away from x in the direction of v, and ||v|| over that as a column."""
         xp = array_namespace(v)
         size = xp.max(xp.abs(v), axis=1, keepdims=True)
-        one = xp.ones_like(size)  # in the place of zeros and NaN
-        size = xp.where(size > 0, size, one)
-        direction = v / size
+        one = xp.ones_like(size)  # in the place of zeros; NaN remain
+        size = xp.where(size == 0, one, size)
+        direction = quotient(v, size)
         length = xp.linalg.vector_norm(direction, axis=1, keepdims=True)
-        h = reach[:, None] / xp.where(length > 0, length, one)
+        h = reach[:, None] / xp.where(length == 0, one, length)
         return x + h * direction, size / h
 
     @staticmethod

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, scatter, to_host
-from implicitsolve._arrays.namespace import array_namespace, eps, is_safe
+from implicitsolve._arrays.namespace import array_namespace, eps, is_safe, quotient
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels import Kernel
 from implicitsolve.kernels._norms import norm2
@@ -66,7 +66,7 @@ class BiCGSTAB(KrylovMethod):
             whole = rows.size == size
             part, precondition = (A, M) if whole else (A.take(rows), None if M is None else M.take(rows))
             scale = from_host(norms[rows], b)[:, None]
-            run = _Recurrence(part, precondition, part_of(r, rows) / scale, restarted=restarts[rows] > 0)
+            run = _Recurrence(part, precondition, quotient(part_of(r, rows), scale), restarted=restarts[rows] > 0)
             run.iterate(target[rows] / norms[rows], max_iterations - iterations[rows])
             with np.errstate(all="ignore"):
                 new_x = part_of(x, rows) + run.dx * scale

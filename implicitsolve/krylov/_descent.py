@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, scatter
-from implicitsolve._arrays.namespace import array_namespace
+from implicitsolve._arrays.namespace import array_namespace, quotient
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov._arnoldi import Hessenberg
@@ -83,4 +83,4 @@ def _normalize(v: Array) -> tuple[Array, HostArray]:
     """Vectors (b, N) over their lengths, and those; zero where the length is."""
     size = norm2(v)
     with np.errstate(all="ignore"):
-        return v / from_host(np.where(size > 0, size, 1.0), v)[:, None], size
+        return quotient(v, from_host(np.where(size > 0, size, 1.0), v)[:, None]), size

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.host import from_host, scatter
-from implicitsolve._arrays.namespace import array_namespace
+from implicitsolve._arrays.namespace import array_namespace, quotient
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import Norms
 from implicitsolve.krylov._arnoldi import Arnoldi
@@ -165,7 +165,7 @@ def _normalize(dx: Array, norms: HostArray, rows: Indices, like: Array) -> tuple
     """Corrections as unit vectors in an array for the whole batch, and which of them are not zero."""
     xp, has_one = array_namespace(like), np.zeros(like.shape[0], dtype=bool)
     has_one[rows] = norms > 0
-    unit = dx / from_host(np.where(norms > 0, norms, 1.0), dx)[:, None]
+    unit = quotient(dx, from_host(np.where(norms > 0, norms, 1.0), dx)[:, None])
     if rows.size == like.shape[0]:
         return unit, has_one
     out = xp.zeros_like(like)

@@ -175,7 +175,7 @@ def difference_product(
     info = array_namespace(x).finfo(x.dtype)
     unit = float(info.eps)
     work: Any = vectors_like(x)
-    reach, is_known, seen = None, False, -1
+    reach, is_known, seen, is_host = None, False, -1, isinstance(x, np.ndarray)
 
     def matvec(v: Array) -> Array:
         nonlocal reach, is_known, seen
@@ -187,6 +187,8 @@ def difference_product(
                     is_known = bool(length.is_known[rows].all())
                     reach = from_host(length.reach(rows, info), x)
                 shifted, scale = work.nearby(x, v, reach)
+                if is_host and not np.isfinite(scale).all():  # v is not finite: F is not called there
+                    shifted = np.where(np.isfinite(scale), shifted, x)
             value, outside = (residual(shifted), None) if box is None else _split(residual, box, x, shifted)
             change = value - F
             if outside is not None:

@@ -26,6 +26,7 @@ from implicitsolve.structure import Detection, Outcome
 Product = Callable[[Array], Array]
 NONE, NOWHERE = np.zeros(0, dtype=np.intp), np.zeros((0, 2), dtype=np.intp)
 GOOD = 1.25  # colors over the entries of the fullest row, up to which no fewer are sought
+MOST_COLUMNS = 1000  # unknowns up to which each takes a difference, where J^H needs entries and no pattern is found
 LONG_BAND = 16  # diagonals up to which a long system is a line, whose condition grows as N^2
 
 
@@ -235,7 +236,8 @@ def sparse_jacobian(
     """J(x), for x (B, N), by the colors of the declared pattern, or else of a detected one; None if there is none.
 
     A pattern that the solve has detected, `known`, is used unless it misses entries at x. A row that depends on nearly
-    all unknowns takes an adjoint product; without such products, if `by_columns`, all of them take one for each column.
+    all unknowns takes an adjoint product; without such products, if `by_columns`, all of them take one for each column,
+    and so does a J of up to 1000 unknowns without a pattern.
     Central differences have the lengths `h`. A declared pattern that misses entries is a ValueError: J d is not the
     product, or the change of F, along a random d.
     """
@@ -253,6 +255,9 @@ def sparse_jacobian(
     else:
         known = None if known is None or known.structure is None else known
         found = known or detect(residual, x, shape=evaluator.event_shape, inward=evaluator.inward)
+    if found.structure is None and by_columns and x.shape[1] <= MOST_COLUMNS:
+        full = Sparse(np.ones((x.shape[1], x.shape[1]), dtype=bool))
+        found = Detection(structure=full, how="dense", evaluations=0, unknowns=x.shape[1])
     if found.structure is None:
         return None
     assembler = SparseAssembler.of(found)
@@ -290,8 +295,8 @@ def sparse_jacobian(
     if wrong.size:
         if found is known:
             return sparse_jacobian(caller, evaluator, x, F, by_columns=by_columns, h=h)
-        if problem.sparse_structure is None:
-            return None
+        if problem.sparse_structure is None:  # a kink, or a wrong pattern; the caller compares what it makes of J
+            return J if by_columns else None
         raise ValueError(
             f"{caller}: `structure` must hold every entry of J, but the pattern's J d is wrong in {wrong.size} of "
             f"{evaluator.size} rows, row {wrong[0]} first"

@@ -92,7 +92,8 @@ def agrees(evaluator: Evaluator, x: HostArray, F: HostArray, J: HostArray, scale
 
 def next_length(error: Any, step: Any) -> Any:
     """The correction that belongs to a remaining error of that length, after a step: that of a linear contraction."""
-    return error * step / (step + error)
+    whole = step + error
+    return error * (step / (whole + (whole == 0)))
 
 
 def plain_scales(x: Array, before: Array, reference: Array) -> Array:
@@ -174,7 +175,7 @@ class Progress:
         """
         where, larger = self.where, self.larger
         scale = larger(size, before)
-        away = next_length(self.away_gain * self.norm * (step / self.step), step)
+        away = next_length(self.away_gain * self.norm * self.ratio(step, self.step), step)
         correction = larger(correction, away)
         is_far = (self.size > FAR * self.reference) & (self.contractions < 2)
         is_hidden = is_far | ((before > 0) & (before * FARTHEST < step))

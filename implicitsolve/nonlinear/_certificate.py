@@ -25,7 +25,7 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
     rows = rows[(solution.status[rows] == Status.CONVERGED) & (solution.norm[rows] > 0)]
     is_small = 1 < x.shape[1] <= MOST_UNKNOWNS and type(x) is np.ndarray and x.dtype.char in "fd"
     problem = evaluator.problem
-    offers = any(part is not None for part in (problem.blocks, problem.linearize, problem.jac, evaluator.box))
+    offers = any(part is not None for part in (problem.blocks, problem.linearize, problem.jac))
     if not (rows.size and is_small) or offers or problem.fixed_point or tally.is_spent():
         return
     part = evaluator.take(rows, x)
@@ -50,6 +50,8 @@ def certified_errors(evaluator: Evaluator, x: HostArray, F: HostArray, reference
         rows = _sizes(np.abs(J).max(axis=2))[:, :, None]
         columns = _sizes(np.abs(J / rows).max(axis=1))[:, None, :]
         equilibrated, right = J / rows / columns, F / rows[:, :, 0]
+        is_singular |= ~(np.isfinite(equilibrated).all(axis=(1, 2)) & np.isfinite(right).all(axis=1))
+        equilibrated[is_singular], right[is_singular] = 0.0, 0.0
         correction = np.stack([np.linalg.lstsq(A, f)[0] for A, f in zip(equilibrated, right)]) / columns[:, 0]
         errors = np.abs(correction / scale).max(axis=1) + unit
     return np.where(is_singular | ~np.isfinite(errors), np.inf, errors)

@@ -122,7 +122,7 @@ class OneConvergence:
         scale = plain_scales(self.x[None], self.previous_x[None], self.reference[None])[0]
         with np.errstate(all="ignore"):
             length = float(np.abs(moved / scale).max())
-        return correction / step * length, length, 1.0, 1.0
+        return Progress.ratio(correction, step) * length, length, 1.0, 1.0
 
     def _settle(self, limit: float) -> None:
         """Accept x, though F no longer falls, if it is accurate and F is rounding error; an evaluation."""

@@ -214,7 +214,7 @@ class OneHistory:
         self.order: list[int] = []  # places of the columns, newest first
         self.dF, self.dg = np.empty((2, min(memory, FIRST_COLUMNS), F.size), dtype=F.dtype)
         self.gram, self.onto_F = np.zeros((memory, memory)), np.zeros(memory)
-        exponent = math.frexp(norm)[1]
+        exponent = max(math.frexp(norm)[1], -1000)  # of a number whose reciprocal is one
         self.scale = math.ldexp(1.0, -exponent) if norm > 0 and abs(exponent) > PLAIN else 1.0
 
     def clear(self) -> None:

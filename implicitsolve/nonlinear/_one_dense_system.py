@@ -172,7 +172,7 @@ class OneDenseSystem(OneInvertedSystem):
         if ratio >= GOOD or not growth < CAUTIOUS_GROWTH:
             return reduction, ratio
         length, natural = min(ratio_of(size, newton_size), 1.0), self._norm(self._solved(F))
-        if has_natural_decrease(natural, newton_size, length):
+        if length > 0 and has_natural_decrease(natural, newton_size, length):
             gains = natural_reduction(ratio_of(natural, newton_size), length)
             reduction, ratio = max(reduction, gains[0]), max(ratio, gains[1])
         return reduction, ratio
