@@ -17,6 +17,9 @@ from implicitsolve._summary import Representation
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.stopping import check_flag, check_limit
 
+COMMON = 32  # a diagonal is common if one in so many of its places at least is an entry
+LEAST_COMMON = 0.7  # part of the entries that common diagonals must have, where the pattern is one of diagonals
+
 
 class Sparse(Representation):
     """A sparse matrix of which only the places of its entries are known.
@@ -120,6 +123,21 @@ class Sparse(Representation):
         pattern = self if pattern.nnz == self.nnz else pattern
         keys, own = (part.columns.astype(np.int64) * n + part.indices for part in (pattern, self))
         return pattern, np.searchsorted(keys, own), np.searchsorted(keys, np.arange(n, dtype=np.int64) * (n + 1))
+
+    @cached_property
+    def diagonals(self) -> HostArray:
+        """Offsets of the diagonals on which most entries are, if these are few; else none."""
+        counts = np.bincount(self.offsets + self.unknowns)
+        common = np.flatnonzero(COMMON * counts >= self.unknowns)
+        is_few = common.size <= 4 * int(self.row_counts.max(initial=0))
+        return common[: common.size * (is_few and int(counts[common].sum()) >= LEAST_COMMON * self.nnz)] - self.unknowns
+
+    def with_diagonals(self, offsets: HostArray) -> Sparse:
+        """The pattern with all of some diagonals."""
+        offsets = np.unique(offsets)
+        columns = np.arange(self.unknowns)[:, None] + offsets
+        inside = (columns >= 0) & (columns < self.unknowns)
+        return self.union(Sparse((np.nonzero(inside)[0], columns[inside]), unknowns=self.unknowns))
 
     @cached_property
     def bandwidth(self) -> tuple[int, int]:

@@ -178,7 +178,7 @@ def bisect(probe: Probe, only: HostArray | None = None) -> Entries:
     known = np.ones(rows.size, dtype=bool)
     full = np.zeros(0, dtype=np.intp)
     while True:
-        more = full_rows(np.bincount(rows, minlength=n))
+        more = full_rows(np.bincount(rows, minlength=n)) if 4 * starts.size > n else full
         if more.size:
             full = np.union1d(full, more)
             keep = ~np.isin(rows, more)

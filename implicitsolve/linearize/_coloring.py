@@ -10,16 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._sparse_structure import Sparse
+from implicitsolve._sparse_structure import COMMON, LEAST_COMMON, Sparse
 from implicitsolve._typing import HostArray
 
 SLACK = 1.5  # a lattice is taken with so many times the colors that the fullest row needs; greedy needs 1.2 to 2
-LEAST_FULL = 48  # entries from which on a row may be left out as full
-FULLER = 6.0  # how many times the entries of the 99th percentile a row that is left out has
+LEAST_FULL, FULL = 48, 0.25  # entries of a full row at least, and their part of the unknowns
 MOST_FULL = 8  # rows that may be left out
 MOST_COLORS = 1.75  # the same after the repair of conflicts; a greedy coloring takes ten times as long
-COMMON = 32  # an offset is common if at least one of so many columns has it
-LEAST_COMMON = 0.7  # part of the entries that common offsets must have, and of the rows that are of frequent kinds
 MOST_REPAIRED = 0.3  # part of the entries that may be in rows with a conflict
 LEAST_LINES = 4  # an offset shows a length of lines if at least one of so many columns has it
 MOST_KINDS, MOST_LATTICES = 96, 256  # kinds of rows that are looked at, and lattices that suit the most frequent one
@@ -33,7 +30,8 @@ class Coloring:
 
     colors: HostArray  # (N,)
     count: int
-    full_rows: HostArray  # rows with so many entries that the coloring does not respect them; mostly none
+    full_rows: HostArray  # rows with entries in a quarter of the columns or more, where they are few; mostly none
+    local: HostArray  # whether the coloring respects an entry (nnz,): of full rows only those with a mirror image
 
 
 def color_columns(structure: Sparse) -> Coloring:
@@ -48,25 +46,29 @@ def color_columns(structure: Sparse) -> Coloring:
            derivatives", SIAM Review 47 (2005) 629-705, sections 3 and 7.
     """
     n = structure.unknowns
-    full = full_rows(structure.row_counts)
+    full, local = full_rows(structure.row_counts), np.ones(structure.nnz, dtype=bool)
     if full.size:
-        keep = ~np.isin(structure.indices, full)
-        structure = Sparse((structure.indices[keep], structure.columns[keep]), unknowns=n)
+        local = ~np.isin(structure.indices, full) | _has_image(structure, full)
+        structure = Sparse((structure.indices[local], structure.columns[local]), unknowns=n)
     least = max(1, int(structure.row_counts.max(initial=0)))
     colors = lattice_colors(structure, least)
     if colors is None:
         colors = greedy_colors(structure.indptr, structure.indices, n)
-    return Coloring(colors, int(colors.max(initial=0)) + 1, full)
+    return Coloring(colors, int(colors.max(initial=0)) + 1, full, local)
 
 
 def full_rows(counts: HostArray) -> HostArray:
-    """Rows with far more entries than the others, if they are few."""
-    if not counts.size:
-        return np.zeros(0, dtype=np.intp)
-    place = max(0, counts.size - 1 - counts.size // 100 - MOST_FULL)
-    usual = int(np.partition(counts, place)[place])
-    rows = np.flatnonzero(counts > max(LEAST_FULL, FULLER * usual))
+    """Rows with entries in a quarter of the columns or more, if they are few."""
+    rows = np.flatnonzero(counts > max(LEAST_FULL, FULL * counts.size))
     return rows if rows.size <= MOST_FULL else np.zeros(0, dtype=np.intp)
+
+
+def _has_image(structure: Sparse, full: HostArray) -> HostArray:
+    """Whether (j, i) is an entry in a row that is not full, or i = j: unknown i then is local to equation j."""
+    n, rows, columns = np.int64(structure.unknowns), structure.rows, structure.columns
+    sizes = np.diff(structure.indptr)
+    short = ~np.isin(rows, full) & (sizes <= LEAST_FULL)[columns]
+    return np.isin(rows * n + columns, (columns * n + rows)[short]) | (rows == columns)
 
 
 def lattice_colors(structure: Sparse, least: int) -> HostArray | None:

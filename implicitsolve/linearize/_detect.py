@@ -35,8 +35,9 @@ from implicitsolve.structure import Detection, Outcome
 
 LEAST_UNKNOWNS = 16  # systems with fewer are dense: their Jacobian costs no more than the search
 SMALLEST_GRAPH = 64  # in smaller ones the pattern of a graph costs what Krylov does (benchmarks/pde.py)
+SAMPLE = 8  # rows that show which diagonals a pattern misses
 MISMATCH = 1e-3  # part of |J| |d| by which J d may differ from the measured change of F
-CURVED = 30.0  # ... or so many times what F differs from a straight line along d
+CURVED = 10.0  # ... or so many times what F differs from a straight line along d
 ROUNDING = 1e3  # ... or so many units in the last place of F
 GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2, whose multiples m differ from whole numbers by 1 / (sqrt(5) m) or more
 FEW_OFFSETS = 8  # of all columns, up to which those of one-sided differences take fewer evaluations than bisection
@@ -67,30 +68,72 @@ def detect(
     if it is known. Patterns without diagonals, which take between 50 and several hundred evaluations, are sought if
     `bisection`, and nothing else if it is "only".
     """
-    if not isinstance(x, np.ndarray):
-        first = None if first is None else to_host(first)
-        residual, inward, x = _by_the_host(residual, inward, x)
     n = x.shape[1]
     if n < LEAST_UNKNOWNS:
         return Detection(how=Outcome.SMALL, evaluations=0, unknowns=n)
-    probe = Probe(residual, x, budget, scale, inward)
+    return _near(residual, x, budget, scale, inward, first, lambda probe: _search(probe, shape or (n,), bisection))
+
+
+def extend(
+    residual: Flat,
+    x: Array,
+    known: Sparse,
+    rows: HostArray,
+    *,
+    budget: int = BUDGET,
+    inward: Callable[[Array, Array], Array] | None = None,
+) -> Detection:
+    """Find what a pattern misses in some rows, where F has taken other branches than where it was found.
+
+    Where the pattern is one of diagonals, a few of the rows show others, of which all rows get the entries.
+    """
+
+    def search(probe: Probe) -> Detection:
+        inner = np.linspace(0, rows.size, SAMPLE + 2).astype(np.intp)[1:-1]
+        some = rows[inner] if known.diagonals.size else rows
+        entries = _bisected(probe, np.unique(some))[0]
+        structure = known.union(Sparse((entries.rows, entries.columns), unknowns=known.unknowns))
+        if known.diagonals.size:
+            structure = structure.with_diagonals(entries.columns - entries.rows)
+        return Detection(
+            structure=structure, how=Outcome.BISECTION, evaluations=probe.evaluations, unknowns=known.unknowns
+        )
+
+    return _near(residual, x, budget, None, inward, None, search)
+
+
+def _near(
+    residual: Flat,
+    x: Array,
+    budget: int,
+    scale: HostArray | None,
+    inward: Callable[[Array, Array], Array] | None,
+    first: Array | None,
+    search: Callable[[Probe], Detection],
+) -> Detection:
+    """What a search finds around a generic point near x, where F may be known as `first`; or why there is nothing."""
+    if not isinstance(x, np.ndarray):
+        first = None if first is None else to_host(first)
+        residual, inward, x = _by_the_host(residual, inward, x)
+    probe, diagonal = Probe(residual, x, budget, scale, inward), 1.0
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the points are the search's choice, not the caller's
             probe.approach(first)
-            if not probe.is_finite:
-                return Detection(how=Outcome.NOT_FINITE, evaluations=probe.evaluations, unknowns=n)
-            return _search(probe, shape or (n,), bisection)
+            if probe.is_finite:
+                return search(probe)
+            how = Outcome.NOT_FINITE
     except BudgetSpentError:
-        return Detection(how=Outcome.BUDGET, evaluations=probe.evaluations, unknowns=n)
+        how = Outcome.BUDGET
     except NotDiagonalError:
-        return Detection(how=Outcome.CONTRADICTION, evaluations=probe.evaluations, unknowns=n)
+        how = Outcome.CONTRADICTION
     except NearIdentityError as found:
-        return Detection(how=Outcome.IDENTITY, evaluations=probe.evaluations, unknowns=n, diagonal=found.diagonal)
+        how, diagonal = Outcome.IDENTITY, found.diagonal
     except DenseError:
-        return Detection(how=Outcome.DENSE, evaluations=probe.evaluations, unknowns=n)
+        how = Outcome.DENSE
     except EvaluationError:
-        return Detection(how=Outcome.RAISED, evaluations=probe.evaluations, unknowns=n)
+        how = Outcome.RAISED
+    return Detection(how=how, evaluations=probe.evaluations, unknowns=probe.size, diagonal=diagonal)
 
 
 def _by_the_host(residual: Flat, inward: Any, x: Array) -> tuple[Flat, Any, HostArray]:
@@ -115,8 +158,9 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
         entries, unexplained = verify(probe, *hypothesis)
         found, wrong = _believed(probe, entries, Outcome.DIAGONALS, unexplained)
         for again in (partial(_at_offsets, probe, entries), partial(_bisected, probe)):
-            if found.structure is None and wrong.size <= TOO_MANY * probe.size and probe.size >= SMALLEST_GRAPH:
+            if 0 < wrong.size <= TOO_MANY * probe.size and probe.size >= SMALLEST_GRAPH:
                 more, unexplained = again(wrong)
+                unexplained = np.union1d(unexplained, _outside(probe, more, wrong))
                 entries = _merged(entries, ~np.isin(entries.rows, wrong), more)
                 found, wrong = _believed(probe, entries, Outcome.DIAGONALS, unexplained)
         if found.structure is not None:
@@ -140,6 +184,13 @@ def _at_offsets(probe: Probe, entries: Entries, wrong: HostArray) -> tuple[Entri
     inside = (columns >= 0) & (columns < probe.size)
     rows = np.repeat(wrong, np.count_nonzero(inside, axis=1))
     return verify(probe, Sparse((rows, columns[inside]), unknowns=probe.size), entries.full_rows, wrong)
+
+
+def _outside(probe: Probe, entries: Entries, rows: HostArray) -> HostArray:
+    """Those of some rows, known anew, that change with columns in which none of them has an entry."""
+    others = np.ones(probe.size, dtype=bool)
+    others[entries.columns] = False
+    return np.intersect1d(rows, probe.changed(probe.displaced(others)))
 
 
 def _bisected(probe: Probe, only: HostArray | None = None) -> tuple[Entries, HostArray]:

@@ -48,9 +48,9 @@ class SparseAssembler:
     narrow where there are any. Changes up to ``eps^(3/8)`` of the largest in the row, and ``eps^(5/8)`` of the largest
     of all, are taken for rounding.
 
-    Full rows come from adjoint products where `products` is given any, one for each. Otherwise only the sum of a full
-    row's entries over the columns of each color is known. It is spread evenly: right for a mean or an integral, and
-    elsewhere an approximation, which Krylov or secant corrections have to make up for (`is_exact`).
+    Full rows come from adjoint products where `products` is given any, one for each. Otherwise the mean of their
+    entries, local ones aside (`Coloring.local`), takes one more difference, and stands for all of these: right for a
+    mean or an integral, and elsewhere an approximation, which Krylov or secant corrections have to make up for (`is_exact`).
     """
 
     def __init__(self, structure: Sparse, full_rows: HostArray | None = None, colors: HostArray | None = None) -> None:
@@ -61,15 +61,19 @@ class SparseAssembler:
         self.structure = structure
         least = int(structure.row_counts.max(initial=1))
         count = n if colors is None else int(colors.max()) + 1
-        is_good = colors is not None and count <= GOOD * least
-        coloring = Coloring(colors, count, NONE) if is_good and colors is not None else color_columns(structure)
+        if colors is not None and count <= GOOD * least:
+            coloring = Coloring(colors, count, NONE, np.ones(structure.nnz, dtype=bool))
+        else:
+            coloring = color_columns(structure)
         self.coloring: Coloring = coloring
-        self.cost: int = coloring.count
+        self.cost: int = coloring.count + bool(coloring.full_rows.size)
         self.surprises: HostArray = NOWHERE
         self.is_exact: bool = not coloring.full_rows.size
         colors, rows, columns = coloring.colors, structure.rows, structure.columns
         place = colors[columns] * n + rows  # in the changes (colors, N) of one system
         self._in_full = np.flatnonzero(np.isin(rows, coloring.full_rows))
+        self._is_distant = np.ones(n, dtype=bool)  # columns that are local to no full row
+        self._is_distant[columns[self._in_full[coloring.local[self._in_full]]]] = False
         known = np.zeros(coloring.count * n, dtype=bool)
         known[place] = True
         unknown = ~known.reshape(coloring.count, n)
@@ -136,30 +140,35 @@ class SparseAssembler:
             relative = max(relative, min(1e-3, precision**0.5 * x.shape[1]))
         return relative * xp.maximum(size, floor)
 
+    def _members(self, x: Array, color: int) -> Array:
+        """Whether unknowns have a color; behind the colors those that are local to no full row."""
+        if color == self.coloring.count:
+            return from_host(self._is_distant, x)
+        return self._places(x).colors == color
+
     def differences(self, residual: Flat, x: Array, F: Array, h: Array | None = None) -> SparseMatrix:
         """Return J (B systems) from ``F(x + h) - F(x)`` along the colors; `F` is F(x).
 
         Where F is not finite behind a step, the step is turned round.
         """
         h = self.lengths(x) if h is None else h
-        xp, (colors, columns, _, _) = array_namespace(x), self._places(x)
+        xp, columns = array_namespace(x), self._places(x).columns
         changes = xp.empty((self.cost, *x.shape), dtype=F.dtype, device=device(x))
         with np.errstate(all="ignore"):
             moved = x + xp.astype(h, x.dtype, copy=False)
             for color in range(self.cost):
-                xp.subtract(residual(xp.where(colors == color, moved, x)), F, out=changes[color, ...])
+                xp.subtract(residual(xp.where(self._members(x, color), moved, x)), F, out=changes[color, ...])
             steps = moved - x  # as rounded
             bad = to_host(~xp.all(xp.isfinite(changes), axis=2))
             for color in np.flatnonzero(bad.any(axis=1)).tolist():
-                mine = colors == color
+                mine = self._members(x, color)
                 turned = residual(xp.where(mine, x - steps, x)) - F
                 better = from_host(bad[color], x) & xp.all(xp.isfinite(turned), axis=1)
                 changes[color, ...] = xp.where(better[:, None], turned, changes[color, ...])
                 steps = xp.where(better[:, None] & mine, -steps, steps)
             self._look_outside(changes)
-            entries = self._entries(changes)
-            data = entries / xp.take(steps, columns, axis=1)
-            self._spread(data, entries, steps)
+            data = self._entries(changes) / xp.take(steps, columns, axis=1)
+            self._spread(data, changes, steps)
         return SparseMatrix(data, self.structure)
 
     def products(self, jvp: Product, like: Array, vjp: Product | None = None) -> SparseMatrix:
@@ -167,16 +176,16 @@ class SparseAssembler:
 
         `like` is an array (B, N) of the size and dtype of x.
         """
-        xp, colors = array_namespace(like), self._places(like).colors
-        changes = xp.empty((self.cost, *like.shape), dtype=like.dtype, device=device(like))
+        xp, cost = array_namespace(like), self.cost if vjp is None else self.coloring.count
+        changes = xp.empty((cost, *like.shape), dtype=like.dtype, device=device(like))
         seed = xp.empty_like(like)
-        for color in range(self.cost):
-            seed[...] = colors == color
+        for color in range(cost):
+            seed[...] = self._members(like, color)
             changes[color, ...] = jvp(seed)
         self._look_outside(changes)
         data = self._entries(changes)
         if vjp is None:
-            self._spread(data, data, xp.ones_like(like))
+            self._spread(data, changes, xp.ones_like(like))
         else:
             self.fill(data, jvp, vjp)
         return SparseMatrix(data, self.structure)
@@ -196,6 +205,7 @@ class SparseAssembler:
     def _look_outside(self, changes: Array) -> None:
         """Note changes (colors, B, N) outside the pattern."""
         xp = array_namespace(changes)
+        changes = changes[: self.coloring.count, ...]
         outside = xp.any(changes != 0, axis=1) & self._places(changes).unknown
         self.surprises = NOWHERE
         if xp.any(outside):
@@ -211,16 +221,23 @@ class SparseAssembler:
         flat = xp.reshape(by_system, (systems, changes.shape[0] * changes.shape[2]))
         return xp.take(flat, self._places(changes).place, axis=1)
 
-    def _spread(self, data: Array, entries: Array, steps: Array) -> None:
-        """Entries of full rows: the changes of each color, spread evenly over its columns."""
-        if not self._in_full.size:
-            return
-        xp, places, full = array_namespace(data), self._places(data), from_host(self._in_full, data)
-        size = xp.abs(steps)
-        sums = [xp.sum(xp.where(places.colors == color, size, 0.0), axis=1) for color in range(self.cost)]
-        columns = xp.take(places.columns, full)
-        lengths = xp.take(xp.stack(sums, axis=1), xp.take(places.colors, columns), axis=1)  # sum of |h| over each color
-        data[:, full] = entries[:, full] / lengths * xp.sign(xp.take(steps.real, columns, axis=1))
+    def _spread(self, data: Array, changes: Array, steps: Array) -> None:
+        """Entries of full rows: local ones by the changes of their colors, the others by the last change, evenly."""
+        xp, (colors, columns, _, _) = array_namespace(data), self._places(data)
+        distant = from_host(self._is_distant, data)
+        for row in self.coloring.full_rows.tolist():
+            mine = self._in_full[self.structure.rows[self._in_full] == row]
+            is_local = self.coloring.local[mine]
+            others = from_host(mine[~is_local], data)
+            has_entry = xp.zeros(distant.shape, dtype=xp.bool, device=device(data))
+            has_entry[xp.take(columns, others)] = True
+            size = xp.where(has_entry, xp.abs(steps), 0.0)
+            mean = changes[-1, :, row] / xp.sum(xp.where(distant, size, 0.0), axis=1)
+            data[:, others] = mean[:, None] * xp.sign(xp.take(steps.real, xp.take(columns, others), axis=1))
+            for entry in mine[is_local].tolist():
+                color, column = int(self._on_host.colors[self.structure.columns[entry]]), self.structure.columns[entry]
+                rest = mean * xp.sum(xp.where(colors == color, size, 0.0), axis=1)
+                data[:, entry] = (changes[color, :, row] - rest) / steps[:, int(column)]
 
 
 def sparse_jacobian(

@@ -140,7 +140,7 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
         if problem.sparse_structure is not None or problem.structure == "detect":
             return SparseNewton(structure=problem.sparse_structure).stages(context, x0)
         is_open = isinstance(x0, np.ndarray) or problem.jac is not None
-        if is_open and problem.structure is None and problem.linearize is None and problem.blocks is None:
+        if is_open and problem.structure is None and problem.blocks is None:
             bisection: Literal["late", False] = "late" if evaluator.size >= SMALLEST_GRAPH else False
             return [*SparseNewton(bisection=bisection).stages(context, x0), *dense, *last]
     structure = problem.block_structure

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
 
-from implicitsolve._arrays.host import from_host
+from implicitsolve._arrays.host import from_host, gather
 from implicitsolve._arrays.namespace import is_cupy_array
 from implicitsolve._sparse_structure import Grid, Sparse
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._cudss import load_cudss
-from implicitsolve.linearize._detect import MOST_WRONG, detect, random_direction, wrong_rows
+from implicitsolve.kernels._norms import norm2
+from implicitsolve.linearize._detect import MOST_WRONG, detect, extend, random_direction, wrong_rows
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.nonlinear._budget import evaluations_without_progress
@@ -23,10 +23,15 @@ from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians
 from implicitsolve.nonlinear._state import JacobianAssembler, SolveContext, SolveMemory
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.result import Solution
+from implicitsolve.status import Status
 from implicitsolve.structure import Detection, Outcome
 
 MOST_INCOMPLETE = 2  # assemblies that miss entries, until a detected pattern is sought again: one often suffices
-CLEAR = 0.05  # part of |J| |d| by which J d differs from the change of F where a declared pattern misses entries
+MOST_SEARCHES = 3  # more in a solve, where evidence asks for them
+MANY = 0.1  # part of the rows that are wrong: diagonals are missing
+DIGIT = 0.1  # part of ||F|| that a J leaves at most unless its pattern is in doubt
+SURROGATE = 0.3  # the same in full rows, of which the means are known
+WRONG, CLEAR = 0.01, 0.05  # part of |J| |d| by which J d differs from the change of F where entries are missing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +42,12 @@ class PatternSearch:
     budget: int | None = None
     bisection: bool | Literal["only"] = True
     needs_cudss: bool = False  # on a device
+    again: bool = False  # only where steps by the pattern have failed, and J d shows that it is too narrow
 
     def __str__(self) -> str:
         """What it does, as a part of a sentence."""
+        if self.again:
+            return "Find the sparsity of J again, if J d is wrong,"
         if self.structure is not None:
             return "Take the declared sparsity of J"
         if self.bisection == "only":
@@ -49,38 +57,48 @@ class PatternSearch:
     def searched(self, context: SolveContext, solution: Solution) -> SolveContext:
         """The context with what assembles J, and in its memory what was found."""
         evaluator, memory, x = context.evaluator, context.memory, solution.x
+        if self.again:
+            rows = np.flatnonzero(solution.status != Status.CONVERGED)
+            part = evaluator.take(rows, x)
+            evaluator.tally.enforced(context.jacobians.mend, part, gather(x, rows), gather(solution.F, rows))
+            evaluator.tally.charge()  # to no system
+            return context
         if self.needs_cudss and is_cupy_array(x):
             load_cudss(x)  # raises before the first evaluation
         if self.bisection == "only":
             again = self.detected(evaluator, x)
             if memory.detection is not None:
                 again = replace(again, evaluations=memory.detection.evaluations + again.evaluations)
-            return self._with(replace(context, first=None), again)
+            return self._with(replace(context, first=None), again, x)
         offered = OfferedJacobians.of(evaluator, x)
         if offered is not None:
-            if offered.is_dense:
-                return context
             memory.detection = Detection(
                 structure=offered.structure, how=Outcome.JAC, evaluations=0, unknowns=evaluator.size
             )
             return replace(context, jacobians=offered)
+        problem = evaluator.problem
+        if problem.linearize is not None and problem.structure is None and self.structure is None:
+            return context  # J is an operator, whose products are exact
         if context.scheduler is None and context.truth is None and evaluator.problem.linearize is None:
             context = replace(context, first=evaluator.residual(x))
             if _holds(context, x):
                 return context
         found = self.found(evaluator, x, context.previous.detection, context.first)
-        return context if found is None else self._with(context, found)
+        return context if found is None else self._with(context, found, x)
 
-    def _with(self, context: SolveContext, found: Detection) -> SolveContext:
+    def _with(self, context: SolveContext, found: Detection, x: Array) -> SolveContext:
         evaluator, memory = context.evaluator, context.memory
         evaluator.tally.charge()  # to no system
         memory.detection = replace(found, values=None)
         if found.structure is None:
             return context
-        again = replace(self, bisection=found.how == Outcome.BISECTION)
-        search = None if found.how == Outcome.DECLARED else again.detected
-        jacobians = SparseJacobians(evaluator, found, memory, context.previous.assembler, search)
+        budget = None if found.how == Outcome.DECLARED else self._budget(evaluator)
+        jacobians = SparseJacobians(evaluator, found, memory, context.previous.assembler, budget)
         memory.detection = replace(memory.detection, colors=jacobians.colors)
+        local = evaluator.tally.enforced(jacobians.begin, evaluator, x, context.first)
+        if local is not None:
+            memory.detection = replace(found, structure=None, values=None, how=Outcome.FULL, large=local)
+            return context
         return replace(context, jacobians=jacobians)
 
     def found(
@@ -101,6 +119,9 @@ class PatternSearch:
             return replace(previous, evaluations=0)
         return self.detected(evaluator, x, first)
 
+    def _budget(self, evaluator: Evaluator) -> int:
+        return evaluations_without_progress(evaluator.size) if self.budget is None else self.budget
+
     def detected(self, evaluator: Evaluator, x: Array, first: Array | None = None) -> Detection:
         """Detect the pattern near x, where F is `first` if that is known, within the limits of the solve."""
         search = partial(
@@ -108,7 +129,7 @@ class PatternSearch:
             lambda x: evaluator.residual(x, keep=True),
             x,
             shape=evaluator.event_shape,
-            budget=evaluations_without_progress(evaluator.size) if self.budget is None else self.budget,
+            budget=self._budget(evaluator),
             bisection=self.bisection,
             inward=evaluator.inward,
             first=first,
@@ -124,10 +145,12 @@ def _holds(context: SolveContext, x: Array) -> bool:
 
 
 class SparseJacobians(JacobianAssembler):
-    """The assembler of `BlockLoop` for a sparsity pattern.
+    """The assembler of `BlockLoop` for a sparsity pattern, which evidence against it may widen.
 
-    A pattern that misses entries in two assemblies is detected again, once, by `search`; a declared one, for which
-    there is no `search`, is kept with a warning.
+    J d is compared with the change of F along a random d after the first assembly by a declared pattern, or one of an
+    earlier solve, and by a detected one wherever the last J has not gained a digit. Where they differ, or assemblies
+    show entries outside, the pattern is extended, by `budget` evaluations at most; a declared one, for which there are
+    none, is kept with a warning.
     """
 
     def __init__(
@@ -136,13 +159,16 @@ class SparseJacobians(JacobianAssembler):
         found: Detection,
         memory: SolveMemory,
         known: SparseAssembler | None,
-        search: Callable[[Evaluator, HostArray], Detection] | None,
+        budget: int | None,
     ) -> None:
         self._found, self._memory, self._known = found, memory, known
-        self._search, self._incomplete = search, 0
-        self._is_checked = self._is_warned = False
+        self._budget, self._incomplete, self.searches = budget, 0, 0
+        self._is_new = found.how == Outcome.PREVIOUS or (budget is None and known is None)
+        self._is_warned = self.is_mended = False
+        self.may_widen = budget is not None
+        self._norms: HostArray = np.full(evaluator.rows.size, np.inf)  # of F at the last assembly
         self.sensitivity: HostArray = np.full(evaluator.rows.size, np.nan)
-        is_whole = found.values is not None and not found.full_rows.size
+        is_whole = found.values is not None and not found.full_rows.size and not evaluator.has_exact_products
         self._first: HostArray | None = found.values if is_whole else None
 
     @cached_property
@@ -162,33 +188,79 @@ class SparseJacobians(JacobianAssembler):
         return int(self.colors.max()) + 1
 
     def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> SparseMatrix:
-        first, self._first = self._first, None
+        (first, self._first), norms = (self._first, None), norm2(F)
+        is_slow = bool((norms > DIGIT * self._norms[evaluator.rows]).any())
+        self._norms[evaluator.rows] = norms
         if first is not None and first.shape[0] == x.shape[0]:
             return SparseMatrix(from_host(first, x), self._found.structure)  # type: ignore[arg-type]
         J = self.assembler.assemble(evaluator, x, F)
-        if not self.assembler.surprises.size:
-            if self._search is None and self._known is None and not self._is_checked:
-                self._is_checked = True
-                self._compare(evaluator, x, F, J)
+        is_new, self._is_new = self._is_new, False
+        rows = np.unique(self.assembler.surprises[:, 1])
+        if self._budget is None:
+            if rows.size:
+                self._warn(self._evidence())
+            elif is_new and (wrong := self._wrong(evaluator, x, F, J, CLEAR)).size:
+                doubt = ", unless the problem's products are wrong" if evaluator.has_exact_products else ""
+                where = f"in {wrong.size} rows, row {wrong[0]} first{doubt}"
+                self._warn(f"J d differs from the change of F along a random d {where}")
             return J
-        self._incomplete += 1
-        if self._search is None:
-            self._warn(self._evidence())
-        elif self._incomplete == MOST_INCOMPLETE and self._widened(self._search(evaluator, x)):
-            return self.assembler.assemble(evaluator, x, F)
+        self._incomplete += bool(rows.size)
+        if is_new or is_slow:
+            rows = np.union1d(rows, self._wrong(evaluator, x, F, J, WRONG))
+        elif self._incomplete < MOST_INCOMPLETE:
+            return J
+        while self._widens(evaluator, x, rows):
+            J = self.assembler.assemble(evaluator, x, F)
+            rows = self._wrong(evaluator, x, F, J, WRONG)
         return J
 
-    def _compare(self, evaluator: Evaluator, x: Array, F: Array, J: SparseMatrix) -> None:
-        """Look for entries outside a declared pattern in rows that have another of that color: one evaluation."""
+    def _widens(self, evaluator: Evaluator, x: Array, rows: HostArray) -> bool:
+        """Whether more entries are found in some rows of the pattern: by few searches in a solve, cheap ones first."""
+        known, budget, inward = self._found.structure, self._budget, evaluator.inward
+        if not rows.size or self.searches >= MOST_SEARCHES or known is None or budget is None:
+            return False
+        self._incomplete, self.searches = 0, self.searches + 1
+        residual, shape = partial(evaluator.residual, keep=True), evaluator.event_shape
+        if self.searches == 1 and known.diagonals.size and rows.size > MANY * known.unknowns:
+            if not known.is_symmetric:  # upwind differences
+                guess = known.with_diagonals(-known.diagonals)
+                return self._widened(Detection(structure=guess, how=self._found.how, evaluations=0, unknowns=x.shape[1]))
+            if self._widened(detect(residual, x, shape=shape, bisection=False, budget=budget, inward=inward)):
+                return True
+        return self._widened(extend(residual, x, known, rows, budget=budget, inward=inward))
+
+    def _wrong(self, evaluator: Evaluator, x: Array, F: Array, J: SparseMatrix, mismatch: float) -> HostArray:
+        """Rows that show by a product that the pattern misses entries there; none if they are very few."""
         coloring = self.assembler.coloring
         direction = from_host(random_direction(coloring.colors, x.shape[1], 0), x)
         d = evaluator.inward(x, self.assembler.lengths(x) * direction)
-        wrong = wrong_rows(evaluator.residual, x, F, J.structure, J.flat_data, d, coloring.full_rows, CLEAR)
+        wrong = wrong_rows(evaluator.residual, x, F, J.structure, J.flat_data, d, coloring.full_rows, mismatch)
         rows = np.flatnonzero(wrong)
-        if rows.size > MOST_WRONG * wrong.size:
-            doubt = ", unless the problem's products are wrong" if evaluator.has_exact_products else ""
-            evidence = f"J d differs from the change of F along a random d in {rows.size} rows, row {rows[0]} first"
-            self._warn(evidence + doubt)
+        return rows if rows.size > MOST_WRONG * wrong.size else rows[:0]
+
+    def begin(self, evaluator: Evaluator, x: Array, F: Array | None) -> Sparse | None:
+        """Assemble J with full rows where these are known by their means alone; the local part where that misses much.
+
+        Krylov methods need few more products than there are full rows, if the local part preconditions them.
+        """
+        full = self._found.full_rows
+        if not full.size or evaluator.problem.vjp is not None:
+            return None
+        F, coloring = evaluator.residual(x) if F is None else F, self.assembler.coloring
+        J = self.assembler.assemble(evaluator, x, F)
+        d = evaluator.inward(x, self.assembler.lengths(x) * random_direction(coloring.colors, x.shape[1], 0))
+        others = np.setdiff1d(np.arange(x.shape[1]), full)
+        if not wrong_rows(evaluator.residual, x, F, J.structure, J.flat_data, d, others, SURROGATE).any():
+            self._first, self._found = J.flat_data, replace(self._found, structure=J.structure)
+            return None
+        keep = coloring.local
+        return Sparse((J.structure.rows[keep], J.structure.columns[keep]), unknowns=x.shape[1])
+
+    def mend(self, evaluator: Evaluator, x: Array, F: Array) -> None:
+        """Widen the pattern where J at x, where steps have ended, is not the derivative of F."""
+        J = self.assembler.assemble(evaluator, x, F)
+        rows = np.union1d(self.assembler.surprises[:, 1], self._wrong(evaluator, x, F, J, WRONG))
+        self.is_mended = self._widens(evaluator, x, rows)
 
     def _warn(self, evidence: str) -> None:
         if not self._is_warned:
@@ -208,7 +280,7 @@ class SparseJacobians(JacobianAssembler):
         structure, full_rows = known.structure.union(again.structure), np.union1d(known.full_rows, again.full_rows)
         if structure.nnz == known.structure.nnz and full_rows.size == known.full_rows.size:
             return False
-        self._found = replace(again, structure=structure, full_rows=full_rows, values=None, colors=None)
+        self._found = replace(known, structure=structure, full_rows=full_rows, values=None, colors=None)
         del self.assembler
         memory.detection = replace(self._found, evaluations=evaluations, colors=self.assembler.coloring.colors)
         return True

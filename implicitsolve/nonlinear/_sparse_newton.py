@@ -24,7 +24,7 @@ from implicitsolve.nonlinear._block_loop import BlockLoop
 from implicitsolve.nonlinear._block_newton import OneFactoredSystem
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._pattern_search import PatternSearch
-from implicitsolve.nonlinear._plan import ANY, CLOSE, LEFT, SPARSE, Condition, End, PlannedMethod, Stage, found
+from implicitsolve.nonlinear._plan import ANY, CLOSE, LEFT, SPARSE, Condition, End, PlannedMethod, Stage, after, found
 from implicitsolve.nonlinear._sparse_inverse import SparseInverses
 from implicitsolve.nonlinear._state import JacobianAssembler, LoopState, NonlinearMethod, SolveContext
 from implicitsolve.precondition._lagged import Lagged
@@ -36,6 +36,7 @@ from implicitsolve.stopping import check_kind, check_limit
 from implicitsolve.structure import Outcome
 
 LEAST_RENT, MOST_RENT = 0.33, 1.75  # of the likely cost of bisection, that products take before it
+PRODUCTS_OF_FACTORS = 8.0  # unknowns for each product with a full matrix that its factors take the time of
 IDLE_MIXING = 5  # steps in which Anderson's method, where it comes first, must halve ||F||
 
 
@@ -133,8 +134,9 @@ class SparseNewton(PlannedMethod):
         is_declared = self.structure is not None or problem.sparse_structure is not None
         first = replace(search, needs_cudss=is_declared or problem.structure == "detect")
         factored = Stage(method=self.factored, when=SPARSE, continues=ANY)
+        rented = Stage(method=NewtonKrylov(retry=False), when=DENSE, until=OUTWEIGHED)
         if is_declared or problem.structure == "none" or not (is_on_host or problem.structure == "detect"):
-            return [Stage(method=first), factored, *products]
+            return [Stage(method=first), rented, factored, *products]
         late = [
             Stage(method=NewtonKrylov(retry=False), when=IRREGULAR, until=OVERTAKEN),
             Stage(method=replace(search, bisection="only"), when=LEFT_IRREGULAR),
@@ -142,9 +144,12 @@ class SparseNewton(PlannedMethod):
         mixing = [] if context.evaluator.box is not None else [Stage(method=Mixing(), when=NEAR_IDENTITY)]
         return [
             Stage(method=first),
+            rented,
             *(late if self.bisection == "late" else ()),
             Stage(method=LargeEntries(factor=self.factor), when=FULL, until=REJECTED),
             factored,
+            Stage(method=replace(search, again=True), when=DETECTED),
+            replace(factored, when=MENDED),
             *mixing,
             replace(products[0], continues=CLOSE),
             *products[1:],
@@ -163,6 +168,8 @@ class SparseNewton(PlannedMethod):
 
 IRREGULAR = found("J is sparse without diagonals", Outcome.IRREGULAR)
 LEFT_IRREGULAR = Condition("the search costs less", lambda c, s: IRREGULAR.holds(c, s) & LEFT.holds(c, s))
+DETECTED = after("a detected pattern has failed", lambda context: getattr(context.jacobians, "may_widen", False))
+MENDED = after("it was widened", lambda context: getattr(context.jacobians, "is_mended", False))
 FULL = found("J is full with few large entries", Outcome.FULL)
 NEAR_IDENTITY = found("J is full and near a multiple of I", Outcome.IDENTITY)
 REJECTED = End("a rejected step", lambda context: lambda state: vars(state)["attempts"] > 0, Status.LINE_SEARCH_FAILED)
@@ -187,6 +194,17 @@ def _overtaken(context: SolveContext) -> Callable[[LoopState], bool]:
 
 
 OVERTAKEN = End("products cost more than the search by halving will", _overtaken)
+
+
+def _products_outweigh(context: SolveContext) -> Callable[[LoopState], bool]:
+    """Whether products have taken as long as the factors of a full matrix."""
+    tally = context.evaluator.tally
+    begin, most = tally.jvps, context.evaluator.size / PRODUCTS_OF_FACTORS
+    return lambda state: tally.jvps - begin > most
+
+
+DENSE = after("J is a full matrix", lambda context: getattr(context.jacobians, "is_dense", False))
+OUTWEIGHED = End("products cost more than factors", _products_outweigh)
 
 
 @dataclass(frozen=True, kw_only=True)
