@@ -55,7 +55,7 @@ class Probe:
         if scale is None:
             rms = from_host(norm2(x)[:, None] / self.size**0.5, x)
             scale = np.maximum(np.abs(x), np.where(rms > 0, rms, 1.0))
-        self._start, self._scale = x, scale
+        self._start, self.scale = x, scale
         self.x, self.F, self.shifted, self.h = x, x, x, x
         self.is_finite = False
 
@@ -71,11 +71,11 @@ class Probe:
             is_near = np.abs(self.F - first).max(axis=1) <= least
             if not is_near.any():
                 return
-            self._scale = np.where(is_near[:, None], np.maximum(FARTHER * self._scale, 1.0), self._scale)
+            self.scale = np.where(is_near[:, None], np.maximum(FARTHER * self.scale, 1.0), self.scale)
             self._approach()
 
     def _approach(self) -> None:
-        x, scale, random = self._start, self._scale, np.random.default_rng(SEED)
+        x, scale, random = self._start, self.scale, np.random.default_rng(SEED)
         spread = random.uniform(0.5, 1.0, self.size)
         away = np.where(x < 0, -1.0, 1.0) if x.dtype.kind != "c" else 1.0  # no unknown changes its sign
         for distance in (GENERIC * away, -GENERIC * away, 1e-3 * GENERIC * away, 0.0):
@@ -121,7 +121,6 @@ class Probe:
 
 FIRST = 16  # groups at the beginning, each displaced alone: half of them would cost as much
 LEAST_COLORS = 6  # of groups in one round, that are always allowed
-PER_ROUND = 4.0  # evaluations of a round over the entries in a row: on networks and permuted grids 3.3 to 4.5
 MORE_COLORS = 1.6  # colors at most over the groups that nine of ten rows meet at most
 
 
@@ -135,11 +134,6 @@ class Entries:
     full_rows: HostArray
     colors: HostArray | None = None  # of the columns, where those of a color were displaced together
     pattern: Sparse | None = None  # of these entries, where it is known
-
-
-def bisection_cost(unknowns: int, row_entries: float) -> float:
-    """Evaluations that `bisect` will likely take."""
-    return FIRST + PER_ROUND * row_entries * max(0.0, np.ceil(np.log2(unknowns / FIRST)))
 
 
 def bisect(probe: Probe, only: HostArray | None = None) -> Entries:

@@ -20,7 +20,6 @@ from implicitsolve.linearize._bisection import (
     Flat,
     Probe,
     bisect,
-    bisection_cost,
 )
 from implicitsolve.linearize._diagonals import (
     TOO_MANY,
@@ -30,6 +29,7 @@ from implicitsolve.linearize._diagonals import (
     NotDiagonalError,
     verify,
 )
+from implicitsolve.linearize._group_sums import FEW, group_sums, group_sums_cost
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure import Detection, Outcome
 
@@ -171,7 +171,7 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
     if bisection:
         entries, unexplained = _bisected(probe)
         return _believed(probe, entries, Outcome.BISECTION, unexplained)[0]
-    likely = bisection_cost(probe.size, diagonals.row_entries)
+    likely = group_sums_cost(diagonals.row_entries)
     return Detection(how=Outcome.IRREGULAR, evaluations=probe.evaluations, unknowns=probe.size, likely=likely)
 
 
@@ -194,13 +194,19 @@ def _outside(probe: Probe, entries: Entries, rows: HostArray) -> HostArray:
 
 
 def _bisected(probe: Probe, only: HostArray | None = None) -> tuple[Entries, HostArray]:
-    """Entries by bisection; differences along colors decide the ambiguous ones."""
-    entries = bisect(probe, only)
-    in_doubt = np.isnan(entries.values).any(axis=0)
-    if not in_doubt.any():
-        return entries, np.zeros(0, dtype=np.int64)
-    pattern = Sparse((entries.rows, entries.columns), unknowns=probe.size)
-    return verify(probe, pattern, entries.full_rows, only)
+    """Entries by sums over groups, or by halving these where that fails; differences along colors give the values."""
+    if probe.systems > 1 or probe.F.dtype.char not in "dD" or (only is not None and only.size <= FEW):
+        entries = bisect(probe, only)
+        if not np.isnan(entries.values).any():
+            return entries, np.zeros(0, dtype=np.int64)
+        rows, columns, full = entries.rows, entries.columns, entries.full_rows
+    else:
+        rows, columns, left = group_sums(probe, only)
+        full = np.zeros(0, dtype=np.intp)
+        if left.size:
+            more = bisect(probe, left)
+            rows, columns, full = np.append(rows, more.rows), np.append(columns, more.columns), more.full_rows
+    return verify(probe, Sparse((rows, columns), unknowns=probe.size), full, only)
 
 
 def _merged(entries: Entries, keep: HostArray, other: Entries) -> Entries:

@@ -50,7 +50,7 @@ class SparseAssembler:
 
     Full rows come from adjoint products where `products` is given any, one for each. Otherwise the mean of their
     entries, local ones aside (`Coloring.local`), takes one more difference, and stands for all of these: right for a
-    mean or an integral, and elsewhere an approximation, which Krylov or secant corrections have to make up for (`is_exact`).
+    mean or an integral, and elsewhere an approximation, which secant corrections have to make up for (`is_exact`).
     """
 
     def __init__(self, structure: Sparse, full_rows: HostArray | None = None, colors: HostArray | None = None) -> None:

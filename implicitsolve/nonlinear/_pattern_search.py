@@ -224,7 +224,9 @@ class SparseJacobians(JacobianAssembler):
         if self.searches == 1 and known.diagonals.size and rows.size > MANY * known.unknowns:
             if not known.is_symmetric:  # upwind differences
                 guess = known.with_diagonals(-known.diagonals)
-                return self._widened(Detection(structure=guess, how=self._found.how, evaluations=0, unknowns=x.shape[1]))
+                return self._widened(
+                    Detection(structure=guess, how=self._found.how, evaluations=0, unknowns=x.shape[1])
+                )
             if self._widened(detect(residual, x, shape=shape, bisection=False, budget=budget, inward=inward)):
                 return True
         return self._widened(extend(residual, x, known, rows, budget=budget, inward=inward))
