@@ -61,7 +61,7 @@ def group_sums(probe: Probe, only: HostArray | None = None) -> tuple[HostArray, 
     n, random = probe.size, np.random.default_rng(SEED)
     h = (probe.x[0] + LENGTH * probe.h[0]) - probe.x[0]
     is_open = np.ones(n, dtype=bool) if only is None else np.isin(np.arange(n), only)
-    rounds, idle, groups = [_measured(probe, h, LEAST_GROUPS, random)], 0, LEAST_GROUPS
+    rounds, idle, groups = [_grouping(probe, h, LEAST_GROUPS, random)], 0, LEAST_GROUPS
     rows, columns = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     while is_open.any() and idle < IDLE:
         share = min(float(np.mean(rounds[-1].changed[:, is_open])), 0.99)
@@ -69,11 +69,11 @@ def group_sums(probe: Probe, only: HostArray | None = None) -> tuple[HostArray, 
         groups = int(np.clip(np.ceil(WIDER * entries), groups, MOST_GROUPS))
         if np.count_nonzero(is_open) <= FEW and groups > HUB * rounds[min(1, len(rounds) - 1)].sums.shape[1]:
             break
-        rounds.append(_measured(probe, h, groups, random))
+        rounds.append(_grouping(probe, h, groups, random))
         if len(rounds) < ROUNDS:
             continue
         some = np.flatnonzero(is_open)
-        more, found, left = _decoded(rounds, some, _rounding(probe, rounds[0], some), h)
+        more, found, left = _entries_of(rounds, some, _rounding(probe, rounds[0], some), h)
         rows, columns = np.append(rows, some[more]), np.append(columns, found)
         idle = idle + 1 if np.count_nonzero(left) > STUCK * some.size else 0
         is_open[some[~left]] = False
@@ -86,7 +86,7 @@ def _rounding(probe: Probe, part: Round, rows: HostArray) -> HostArray:
     return ULPS * np.finfo(terms.dtype).eps * terms
 
 
-def _measured(probe: Probe, h: HostArray, groups: int, random: np.random.Generator) -> Round:
+def _grouping(probe: Probe, h: HostArray, groups: int, random: np.random.Generator) -> Round:
     """Group the columns at random and displace each group, with and without weights."""
     n = probe.size
     order = random.permutation(n)
@@ -109,7 +109,7 @@ def _measured(probe: Probe, h: HostArray, groups: int, random: np.random.Generat
     return Round(group, table, place, (moved[1:] - x) / (moved[0] - x), sums, (sums != 0).any(axis=0))
 
 
-def _decoded(
+def _entries_of(
     rounds: list[Round], rows: HostArray, rounding: HostArray, h: HostArray
 ) -> tuple[HostArray, HostArray, HostArray]:
     """Entries of some rows that explain all their sums: places in `rows`, columns; and which rows are left."""
@@ -129,7 +129,7 @@ def _decoded(
                 row, column, value = row[is_there], column[is_there], value[is_there]
             found, values = np.append(found, row * np.int64(n) + column), np.append(values, value)
         is_new = ~np.isin(found, keys)
-        found, values, support = _agreed(found[is_new], values[is_new])
+        found, values, support = _medians(found[is_new], values[is_new])
         most = np.zeros(count, dtype=np.int64)
         np.maximum.at(most, found // n, support)  # a wrong column hardly comes up twice
         is_best = support >= np.minimum(most[found // n], 2)
@@ -141,8 +141,8 @@ def _decoded(
         for part, sum_, gone in zip(rounds, sums, removed):
             place = part.group[column] * count + row
             for digit, weight in enumerate((np.ones(n), *part.weights)):
-                sum_[digit] -= _added(place, values * weight[column], gone.shape)
-            gone += _added(place, np.abs(values), gone.shape)
+                sum_[digit] -= _totals(place, values * weight[column], gone.shape)
+            gone += _totals(place, np.abs(values), gone.shape)
     left = np.zeros(count, dtype=bool)
     for sum_, bits, gone in zip(sums, changed, removed):
         left |= (bits & ((gone == 0) | (np.abs(sum_) > rounding + CLEAN * gone).any(axis=0))).any(axis=0)
@@ -150,7 +150,7 @@ def _decoded(
     return row[~left[row]], column[~left[row]], left
 
 
-def _agreed(keys: HostArray, values: HostArray) -> tuple[HostArray, HostArray, HostArray]:
+def _medians(keys: HostArray, values: HostArray) -> tuple[HostArray, HostArray, HostArray]:
     """Keys, each once, with the median of its values, and how many of them agree with that."""
     order = np.lexsort((np.abs(values), keys))
     keys, values = keys[order], values[order]
@@ -160,7 +160,7 @@ def _agreed(keys: HostArray, values: HostArray) -> tuple[HostArray, HostArray, H
     return keys, median, np.bincount(number, agrees, minlength=keys.size).astype(np.int64)
 
 
-def _added(place: HostArray, values: HostArray, shape: tuple[int, ...]) -> HostArray:
+def _totals(place: HostArray, values: HostArray, shape: tuple[int, ...]) -> HostArray:
     """Sums of real or complex values by their places."""
     size = int(np.prod(shape))
     total = np.bincount(place, values.real, minlength=size)

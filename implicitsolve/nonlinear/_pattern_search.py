@@ -58,10 +58,11 @@ class PatternSearch:
         """The context with what assembles J, and in its memory what was found."""
         evaluator, memory, x = context.evaluator, context.memory, solution.x
         if self.again:
-            rows = np.flatnonzero(solution.status != Status.CONVERGED)
-            part = evaluator.take(rows, x)
-            evaluator.tally.enforced(context.jacobians.mend, part, gather(x, rows), gather(solution.F, rows))
-            evaluator.tally.charge()  # to no system
+            rows, jacobians = np.flatnonzero(solution.status != Status.CONVERGED), context.jacobians
+            if isinstance(jacobians, SparseJacobians):
+                part = evaluator.take(rows, x)
+                evaluator.tally.enforced(jacobians.mend, part, gather(x, rows), gather(solution.F, rows))
+                evaluator.tally.charge()  # to no system
             return context
         if self.needs_cudss and is_cupy_array(x):
             load_cudss(x)  # raises before the first evaluation
