@@ -233,7 +233,7 @@ class SparseJacobians(JacobianAssembler):
         return self._widened(extend(residual, x, known, rows, budget=budget, inward=inward))
 
     def _wrong(self, evaluator: Evaluator, x: Array, F: Array, J: SparseMatrix, mismatch: float) -> HostArray:
-        """Rows that show by a product that the pattern misses entries there; none if they are very few."""
+        """Rows that show by a product that the pattern misses entries there; none if they are a thousandth of all."""
         coloring = self.assembler.coloring
         direction = from_host(random_direction(coloring.colors, x.shape[1], 0), x)
         d = evaluator.inward(x, self.assembler.lengths(x) * direction)

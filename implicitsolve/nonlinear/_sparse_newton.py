@@ -66,8 +66,8 @@ class SparseNewton(PlannedMethod):
     Notes
     -----
     A matrix that the problem's `jac` or `linearize` returns (SciPy's sparse matrices and arrays, NumPy arrays, CuPy's
-    sparse matrices) is factored as it is: it has its own pattern, and takes neither detection nor coloring. A full one of
-    more than 100 unknowns is factored once products have taken as long.
+    sparse matrices) is factored as it is: it has its own pattern, and takes neither detection nor coloring. A full one
+    of more than 100 unknowns is factored once products have taken as long.
 
     A pattern may miss entries that F has on other branches (``where``, ``max``, a valve that opens). J d is compared
     with the change of F along a random d, which takes an evaluation: after the first assembly by a declared pattern or
@@ -75,9 +75,9 @@ class SparseNewton(PlannedMethod):
     are searched again, and where they are many the pattern gets whole diagonals. A declared pattern is kept, with one
     warning (`RuntimeWarning`).
 
-    Few rows with entries in more than a quarter of the columns, as a mean or a conserved sum has, are not colored: their
-    local entries, and the mean of the others, are assembled by one more difference. Where that says too little of such
-    a row, the local part preconditions `NewtonKrylov`, which needs few products for each such row.
+    Few rows with entries in a quarter of the columns, as a mean or a conserved sum has, are not colored: their local
+    entries, and the mean of the others, are assembled by one more difference. Where that says too little of such a row,
+    the local part preconditions `NewtonKrylov`, which needs few products for each such row.
 
     A full J whose columns have few large entries, as a local operator with a mean or an integral added has, is not
     factored. Its large entries are assembled and precondition `NewtonKrylov` (`Lagged`): by their factors, or by `ILU`
