@@ -16,7 +16,7 @@ from implicitsolve.compat import newton_krylov
 from implicitsolve.derivatives import pull_back, push_forward
 from implicitsolve.derivatives._systems import AdjointResult, TangentResult
 from implicitsolve.direct import BlockLU, CyclicReduction
-from implicitsolve.errors import AccuracyWarning, BackendUnavailable, NoConvergence
+from implicitsolve.errors import AccuracyWarning, BackendUnavailable, NoConvergence, required
 from implicitsolve.globalize import Backtracking, ConstantForcing, Dogleg, EisenstatWalker, FullStep, Wolfe
 from implicitsolve.krylov import GMRES, LGMRES, BiCGSTAB, ScipyKrylov, TruncatedInverse
 from implicitsolve.linearize._jacobian import detect_structure, jacobian
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     )
     from implicitsolve.backends.numba import newton_batch
     from implicitsolve.branches import Branch, continuation
+    from implicitsolve.tracing import trace
 
 __version__ = "0.1.0"
 
@@ -125,6 +126,7 @@ __all__ = [
     "push_forward",
     "root",
     "testing",
+    "trace",
 ]
 
 # Loaded on first use: what most solves do without, and the packages around the core, which imports none of them.
@@ -139,6 +141,9 @@ if not TYPE_CHECKING:  # where names that are not public are errors
             return importlib.import_module(f"implicitsolve.{name}")
         if name in ("Branch", "continuation"):
             return getattr(importlib.import_module("implicitsolve.branches"), name)
+        if name == "trace":
+            need = "implicitsolve.trace needs JAX, which is not installed: pip install 'implicitsolve[jax]'"
+            return required("implicitsolve.tracing", need).trace
         if name == "newton_batch":
             try:
                 return importlib.import_module("implicitsolve.backends.numba").newton_batch

@@ -72,6 +72,10 @@ class BackendUnavailable(ImportError):  # noqa: N818 (a condition, as NoConverge
     """
 
 
+class WrongDerivativesError(RuntimeError):
+    """Derivatives of a trace that F contradicts, or that are not finite: the solve begins again with differences."""
+
+
 def required(module: str, need: str) -> Any:
     """Import a module of an optional package; `need` says who needs it, and what to do."""
     try:

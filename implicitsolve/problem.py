@@ -16,7 +16,7 @@ from implicitsolve._arrays.namespace import is_array
 from implicitsolve._parameters import bind_parameters
 from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, CallersArray, Indices, ParameterCotangents, ParameterProduct, Product, Residual
-from implicitsolve.errors import ChecksKeywords
+from implicitsolve.errors import ChecksKeywords, required
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_flag, check_limit
 from implicitsolve.structure import BlockBanded, Grid, Halves, Sparse, coloring
@@ -24,7 +24,7 @@ from implicitsolve.structure import BlockBanded, Grid, Halves, Sparse, coloring
 P = ParamSpec("P")
 R = TypeVar("R")
 ProblemT = TypeVar("ProblemT", bound="Problem")
-FUNCTIONS = "jvp", "vjp", "jac", "linearize", "blocks", "take", "initial_guess", "substitute", "astype"
+FUNCTIONS = "jvp", "jvps", "vjp", "jac", "linearize", "blocks", "take", "initial_guess", "substitute", "astype"
 OF_PARAMETERS = "parameter_jvp", "parameter_vjp"
 MOST_PRODUCTS = 64  # of one assembly, for which direct solves are the first choice
 LARGEST_BLOCK = 64  # the same, of a block that is factorized
@@ -42,6 +42,8 @@ class Problem(ChecksKeywords, Representation):
         ``residual(x)`` returns F(x), an array of the shape of x.
     jvp : callable, optional
         ``jvp(x, v)`` returns J(x) v. Without it products are differences of the residual.
+    jvps : callable, optional
+        ``jvps(x, V)`` returns J(x) v for each v of V along its first axis, beside `jvp`: one call assembles a J.
     vjp : callable, optional
         ``vjp(x, w)`` returns J(x)^H w, which `pull_back` needs.
     jac : callable, optional
@@ -84,6 +86,10 @@ class Problem(ChecksKeywords, Representation):
     parameter_vjp : callable, optional
         ``parameter_vjp(x, w)`` returns (dF/dtheta)^H w for every parameter, as a dict. If it has an argument named
         `wrt`, it receives there the names of the requested ones, unless all are.
+    derivatives : "trace", optional
+        "trace": the products and derivatives by parameters that are not given above come from the residual itself, a
+        NumPy function that JAX compiles (extra ``jax``). See `implicitsolve.trace`. A function that cannot be
+        traced is solved by differences, and the result says why. Default None: differences.
     take : callable, optional
         ``take(indices)`` returns the problem of those systems of the flattened batch (a NumPy array of integers), whose
         batch shape is ``(len(indices),)``. With it systems that have finished cost nothing once they are a quarter
@@ -128,6 +134,7 @@ class Problem(ChecksKeywords, Representation):
 
     residual: Residual
     jvp: Product | None = field(default=None, kw_only=True)
+    jvps: Product | None = field(default=None, kw_only=True)
     vjp: Product | None = field(default=None, kw_only=True)
     jac: Callable[[CallersArray], Any] | None = field(default=None, kw_only=True)
     linearize: Callable[[CallersArray], tuple[CallersArray, LinearOperator]] | None = field(default=None, kw_only=True)
@@ -142,6 +149,7 @@ class Problem(ChecksKeywords, Representation):
     parameters: CallersArray = field(default=None, kw_only=True, repr=False)
     parameter_jvp: ParameterProduct | None = field(default=None, kw_only=True)
     parameter_vjp: ParameterCotangents | None = field(default=None, kw_only=True)
+    derivatives: CallersArray = field(default=None, kw_only=True, repr=False)
     take: Callable[[Indices], Problem] | None = field(default=None, kw_only=True)
     initial_guess: Callable[[str, np.random.Generator | None], Array] | None = field(default=None, kw_only=True)
     fixed_point: bool = field(default=False, kw_only=True)
@@ -164,6 +172,8 @@ class Problem(ChecksKeywords, Representation):
             residual, parameters = bind_parameters(self.residual, self.parameters)
             object.__setattr__(self, "residual", residual)
             object.__setattr__(self, "parameters", parameters)
+        if isinstance(self.derivatives, str) and self.derivatives != "trace":
+            raise ValueError(f'Problem: `derivatives` must be "trace" or None, got {self.derivatives!r}')
         _check_structure(self.structure)
         if self.halves is not None and not isinstance(self.halves, Halves):
             raise TypeError(f"Problem: `halves` must be a Halves or None, got {type(self.halves).__name__}")
@@ -223,6 +233,14 @@ def problem_in_state(state: dict[str, Any], problem: ProblemT) -> ProblemT:
         if (function := getattr(problem, name)) is not None:
             object.__setattr__(other, name, in_state(state, function))
     return other
+
+
+def with_derivatives(problem: Problem, x: Array) -> Problem:
+    """The problem with the exact derivatives of its residual for states like x, if that is to be traced."""
+    if not isinstance(problem.derivatives, str):
+        return problem
+    need = "derivatives=\"trace\" needs JAX, which is not installed: pip install 'implicitsolve[jax]'"
+    return required("implicitsolve.tracing", need).add_derivatives(problem, x)
 
 
 def favors_direct(problem: Problem, length: int) -> bool:

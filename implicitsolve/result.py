@@ -342,6 +342,9 @@ class NonlinearResult(Ending):
         `systems`, the `reasons`, and the `status` in which each system ended.
     detection : Detection or None
         The sparsity of J, and how it was found, or why it was not; None where the method looked for none.
+    problem : Problem or None
+        What was solved, for `pull_back` and `push_forward`; pickles do not have it. Its `derivatives` say whether a
+        trace was used, or why not.
 
     Notes
     -----
@@ -368,12 +371,13 @@ class NonlinearResult(Ending):
     error: Any = None
     retries: tuple[Retry, ...] = field(repr=False, default=())
     detection: Detection | None = field(repr=False, default=None)
+    problem: CallersArray = field(repr=False, default=None)
     _memory: Any = field(repr=False, default=None)  # a `SolveMemory`
     _jacobian: Callable[[HostArray], Any] | None = field(repr=False, default=None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what a later solve may start from: factors do not pickle."""
-        return vars(self) | {"_memory": None, "_jacobian": None}
+        """All but what a later solve may start from, and functions: they do not pickle."""
+        return vars(self) | {"_memory": None, "_jacobian": None, "problem": None}
 
     def __getitem__(self, name: str) -> Any:
         """An attribute by its name, as SciPy's results have it: ``result["x"]``."""
@@ -453,6 +457,8 @@ class NonlinearResult(Ending):
         """
         entries = [("calls", str(self.counts))]
         entries += [] if self.detection is None else [("J", str(self.detection))]
+        traced = None if self.problem is None else self.problem.derivatives
+        entries += [] if traced is None else [("products", str(traced))]
         entries += [("then", str(retry)) for retry in self.retries]
         return summarize(type(self).__name__, self.x, self.status, self._numbers(), entries, self.steps)
 

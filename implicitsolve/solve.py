@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Unpack, cast
+from typing import Any, Literal, Unpack, cast
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_arra
 from implicitsolve._scipy_keywords import adapted, method_hint
 from implicitsolve._typing import Array, ArrayArgument, CallersArray, HostArray, MethodName, ScipyKeywords
 from implicitsolve.direct import BlockLU, DirectMethod, solve_factored
-from implicitsolve.errors import AccuracyWarning
+from implicitsolve.errors import AccuracyWarning, WrongDerivativesError
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.krylov._base import with_idle_measured
@@ -42,7 +42,7 @@ from implicitsolve.operators import BlockBandedMatrix, aslinearoperator
 from implicitsolve.operators._convert import as_inverse
 from implicitsolve.operators._wrappers import guarded
 from implicitsolve.precondition._parts import build_inverse, builds_inverse, takes_sparse
-from implicitsolve.problem import Problem, in_state, own_start, problem_in_state
+from implicitsolve.problem import Problem, in_state, own_start, problem_in_state, with_derivatives
 from implicitsolve.result import (
     LinearResult,
     NonlinearResult,
@@ -98,6 +98,8 @@ def root(
     bounds: Any = None,
     x_scale: ArrayArgument | None = None,
     f_scale: ArrayArgument | None = None,
+    parameters: CallersArray = None,
+    derivatives: Literal["trace"] | None = None,
     **scipy_keywords: Unpack[ScipyKeywords],
 ) -> NonlinearResult:
     """Solve F(x) = 0, for one system or a batch of independent ones.
@@ -131,6 +133,11 @@ def root(
         Sizes of the unknowns and of the equations, in place of those that the problem declares. The error of x is that
         of x / x_scale. With `f_scale` the norms of the result, and tolerances of F, are those of F / f_scale:
         norm(F(x) / f_scale) <= max(atol, rtol * norm(F(x0) / f_scale)). See `Problem`.
+    parameters : mapping of str to Array, array or float, optional
+        What F depends on in addition to x, in place of those that the problem declares. See `Problem`.
+    derivatives : "trace", optional
+        "trace": exact derivatives of a NumPy function, which JAX compiles. See `Problem`. Default: differences, where
+        the problem has no products of its own.
     **scipy_keywords
         `args`, `jac` and `tol`, as of `scipy.optimize.root`, for a plain function: ``F(x, *args)``; the function
         ``jac(x, *args)``, or True where F returns ``(F, J)``; ``stop=NonlinearStop(atol=tol)``. SciPy's other keywords
@@ -205,6 +212,7 @@ def root(
         problem, stop = adapted(problem, stop, scipy_keywords, (NewtonKrylov, NonlinearStop, Problem))
     problem = problem if isinstance(problem, Problem) else Problem(problem)
     declared = {"bounds": bounds, "x_scale": x_scale, "f_scale": f_scale}
+    declared |= {"parameters": parameters, "derivatives": derivatives}
     given = {name: value for name, value in declared.items() if value is not None}
     problem = replace(problem, **given) if given else problem
     solver, stop, watch = check_settings("root", method, stop, monitor, progress=progress)
@@ -279,24 +287,47 @@ def solve_root(
     tally: Tally | None = None,
 ) -> NonlinearResult:
     """`root` with checked settings; without a scheduler all systems iterate at once."""
+    x0 = as_inexact(x0, "x0")
+    problem = with_derivatives(problem, x0)
     state: Any = np.geterr()
     if state["under"] != "ignore" or not {"ignore", "warn"}.issuperset(state.values()):  # those of F are the caller's
         problem, monitor = problem_in_state(state, problem), in_state(state, monitor)
         stop = replace(stop, norm=in_state(state, stop.norm)) if callable(stop.norm) else stop
         with np.errstate(all="ignore"):
             return solve_root(problem, x0, solver, stop, monitor, scheduler, previous)
-    x0 = as_inexact(x0, "x0")
+    try:
+        result = _solve(problem, x0, solver, stop, monitor, scheduler, previous, tally)
+    except WrongDerivativesError as error:
+        problem = problem.derivatives.refuse(str(error))
+        result = _solve(problem, x0, solver, stop, monitor, scheduler, previous, tally)
+    return replace(result, problem=problem)
+
+
+def _solve(
+    problem: Problem,
+    x0: Array,
+    solver: NonlinearMethod,
+    stop: NonlinearStop,
+    monitor: Monitor,
+    scheduler: Scheduler | None,
+    previous: NonlinearResult | None,
+    tally: Tally | None,
+) -> NonlinearResult:
     if problem.bounds is not None and not solver.keeps_bounds:
         raise ValueError(f'root: {type(solver).__name__} cannot keep `bounds`: take NewtonKrylov() or method="auto"')
     if scheduler is not None and any(isinstance(scale, str) for scale in (problem.x_scale, problem.f_scale)):
         raise ValueError('`x_scale` and `f_scale` must be numbers here, the same from every start, got "auto"')
     tally = Tally(stop.max_evaluations, stop.max_seconds) if tally is None else tally
+    trace = problem.derivatives
+    tally.residuals += 0 if trace is None else trace.evaluations
     has_scales = problem.x_scale is not None or problem.f_scale is not None
     whole, scales = problem, Scales.of(problem, x0, tally) if has_scales else None
     tally.charge()
     if scales is not None:
         problem, x0, monitor = scales.problem, scales.start(x0), scales.monitor(monitor)
     known = SolveMemory() if previous is None else memory_of("root", problem, x0, previous)
+    if trace is not None and known.assembler is None:
+        known = replace(known, assembler=trace.assembler)
     memory = SolveMemory(declared=problem.structure, keeps=previous is not None)
     few = FEW if scheduler is None or scheduler.capacity is None else 1.0
     evaluator = Evaluator(problem, x0, solver.rdiff, few=few)
@@ -318,7 +349,12 @@ def solve_root(
         if evaluator.reports_coarse and tally.ended is None and _has_failed_in_single(evaluator, solution):
             return _in_single(problem, x0, solver, stop, monitor, previous, tally)
     result = _result(solution, evaluator, memory, whole)
-    return result if scales is None else scales.expanded(result)
+    result = result if scales is None else scales.expanded(result)
+    if trace is not None:
+        trace.assembler = memory.assembler or trace.assembler
+        if not np.all(result.success):
+            trace.confirm(result.x)
+    return result
 
 
 def _has_failed_in_single(evaluator: Evaluator, solution: Solution) -> bool:
@@ -350,6 +386,8 @@ def _in_single(
     def in_double(x: Array, F: Array) -> tuple[HostArray, HostArray]:
         return np.asarray(x, dtype=np.float64), np.asarray(F, dtype=np.float64)
 
+    if problem.derivatives is not None:  # those of float64
+        problem = replace(problem, jvp=None, jvps=None, vjp=None, derivatives=None)
     known = None if previous is None else replace(previous, x=previous.x.astype(np.float32))
     watch = mapped(monitor, in_double)
     result = solve_root(problem, x0.astype(np.float32), solver, stop, watch, previous=known, tally=tally)

@@ -213,6 +213,7 @@ class Outcome(StrEnum):
     DECLARED = "declared", "declared"
     JAC = "jac", "those of the problem's matrix"
     PREVIOUS = "previous", "from the previous solve"
+    TRACED = "traced", "from the traced program"
     DIAGONALS = "diagonals", "by diagonals"
     BISECTION = "bisection", "by bisection"
     SMALL = "small", "few unknowns"
@@ -251,10 +252,10 @@ class Detection(Representation):
         The pattern; None if none was found, or none was accepted.
     how : Outcome
         "diagonals" or "bisection": which search found it; in the result of a solve also "declared", "jac" (the entries
-        of the problem's own matrix), or "previous" (found by an earlier solve). Without a structure the reason:
-        "small", "dense", "identity": dense, but near a multiple of I, "full": dense, with few large entries,
-        "not finite", "raised", "budget", "irregular": not on diagonals, or "contradiction": J d is not the measured
-        change of F.
+        of the problem's own matrix), "previous" (found by an earlier solve), or "traced" (all branches of a traced F).
+        Without a structure the reason: "small", "dense", "identity": dense, but near a multiple of I, "full": dense,
+        with few large entries, "not finite", "raised", "budget", "irregular": not on diagonals, or "contradiction":
+        J d is not the measured change of F.
     evaluations : int
         Residual evaluations that the search took.
     unknowns : int

@@ -56,10 +56,11 @@ PLUG_INS = {
     "torch": ("adapters",),  # their equations
     "jax": ("adapters",),
     "petsc": (),
+    "tracing": (),
 }
 FRONT = ("__main__", "_report")  # the command, which tries every part; nothing imports it
 # Folders that import an optional package, and packages that a module imports inside a function, when asked for.
-FOR_AN_OPTIONAL_PACKAGE = ("backends", "torch", "jax", "petsc")
+FOR_AN_OPTIONAL_PACKAGE = ("backends", "torch", "jax", "petsc", "tracing")
 DEPENDENCIES = frozenset({"numpy", "scipy", "array_api_compat"})
 ON_DEMAND = {
     "implicitsolve.diagnostics._plots": frozenset({"matplotlib"}),

@@ -67,6 +67,8 @@ class Family:
                     "continuation: a `problem` of one argument must return a Problem for each value of the parameter, "
                     f"got {type(problem).__name__}; a residual is a function F(x, lam)"
                 )
+        elif self.problem.derivatives is not None:  # the parameter is an argument of the traced program
+            problem = replace(self.problem, parameters=lam if self.parameter is None else {self.parameter: lam})
         else:
             given = {name: getattr(self.problem, name) for name in FUNCTIONS}
             problem = replace(self.problem, **{name: self._bound(f, lam) for name, f in given.items() if f is not None})

@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse.linalg as spla
@@ -63,7 +63,7 @@ def newton_krylov(
     line_search: Any = "armijo",
     callback: Callable[[CallersArray, CallersArray], Any] | None = None,
     *,
-    jvp: Product | None = None,
+    jvp: Product | Literal["trace"] | None = None,
     jac: Callable[[CallersArray], Any] | None = None,
     structure: Any = None,
     batch_ndim: int = 0,
@@ -114,7 +114,7 @@ def newton_krylov(
     callback : callable, optional
         ``callback(x, F)`` after each step, with copies: flat as in SciPy, or in the shape of x0 for a batch.
     jvp : callable, optional
-        ``jvp(x, v)``: exact Jacobian product in place of differences.
+        ``jvp(x, v)``: exact Jacobian product in place of differences; "trace": those of a NumPy function, by JAX.
     jac : callable, optional
         ``jac(x)``: the Jacobian as an operator (SciPy's or ours), an array or a sparse matrix.
     structure : BlockBanded, Sparse, Grid or str, optional
@@ -164,7 +164,9 @@ def newton_krylov(
     check_limit("newton_krylov", "inner_maxiter", inner_maxiter, least=1)
     check_limit("newton_krylov", "outer_k", outer_k)
     x0 = as_inexact(x0, "x0")
-    problem = Problem(shaped(function), jvp=jvp, jac=jac, structure=structure, batch_ndim=batch_ndim, bounds=bounds)
+    traces = isinstance(jvp, str) and jvp == "trace"
+    exact: Any = {"derivatives": "trace"} if traces else {"jvp": jvp}
+    problem = Problem(shaped(function), **exact, jac=jac, structure=structure, batch_ndim=batch_ndim, bounds=bounds)
     krylov = _krylov_method(method, inner_maxiter, outer_k, inner_options)
     tolerances = {"f_tol": f_tol, "f_rtol": f_rtol, "x_tol": x_tol, "x_rtol": x_rtol}
     budget: dict[str, Any] = {"max_evaluations": max_evaluations, "max_seconds": max_seconds}

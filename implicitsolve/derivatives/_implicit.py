@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._typing import ArrayArgument
+from implicitsolve._arrays.namespace import as_inexact
+from implicitsolve._typing import ArrayArgument, CallersArray
 from implicitsolve.derivatives._point import Point, check_problem
 from implicitsolve.derivatives._systems import AdjointResult, TangentResult, as_given
 from implicitsolve.direct import DirectMethod
 from implicitsolve.errors import AccuracyWarning
 from implicitsolve.krylov import KrylovMethod
-from implicitsolve.problem import Problem
+from implicitsolve.problem import Problem, with_derivatives
 from implicitsolve.result import LinearResult, NonlinearResult
 from implicitsolve.solve import INACCURATE
 from implicitsolve.status import Status
@@ -22,9 +23,9 @@ from implicitsolve.stopping import LinearStop
 
 
 def pull_back(
-    problem: Problem,
+    problem: Problem | NonlinearResult,
     result: NonlinearResult | ArrayArgument,
-    cotangent: ArrayArgument,
+    cotangent: ArrayArgument | None = None,
     *,
     method: KrylovMethod | DirectMethod | None = None,
     M: Any = None,
@@ -40,11 +41,12 @@ def pull_back(
     Parameters
     ----------
     problem : Problem
-        Needs `vjp`, `linearize` or `jac` (with adjoint products), or `structure`, or a `result` whose solve has
-        detected the sparsity of J, and `parameter_vjp` if it has parameters. With a structure and nothing but the
-        residual, J is assembled from central differences whose length F suits (`x_scale`, if given, or x), and the
-        gradients are accurate to about eps^(2/3) times its condition number, less where F varies fast against x. Where
-        that leaves no digit the status is SINGULAR.
+        May be left out where `result` is what `root` returned: ``pull_back(result, cotangent)``. With
+        ``derivatives="trace"`` nothing else is needed. Else it needs `vjp`, `linearize` or `jac` (with adjoint
+        products), or `structure`, or a `result` whose solve has detected the sparsity of J, and `parameter_vjp` if it
+        has parameters. With a structure and nothing but the residual, J is assembled from central differences whose
+        length F suits (`x_scale`, if given, or x), and the gradients are accurate to about eps^(2/3) times its
+        condition number, less where F varies fast against x. Where that leaves no digit the status is SINGULAR.
     result : NonlinearResult or array_like
         What `root` returned, or a solution.
     cotangent : array_like
@@ -113,7 +115,8 @@ def pull_back(
     >>> ims.pull_back(sqrt, solution, np.ones(2), stop=ims.LinearStop(rtol=1e-12)).gradients["a"].round(6)
     array([0.25    , 0.166667])
     """
-    point = Point(problem, result, needs_adjoint=True, wrt=wrt)
+    solved, result, cotangent = _arguments("pull_back", problem, result, cotangent)
+    point = Point(solved, result, needs_adjoint=True, wrt=wrt)
     linear = point.solve(cotangent, "cotangent", method, M, x0, stop)
     return AdjointResult(
         gradients=point.gradients(linear.x),
@@ -125,9 +128,9 @@ def pull_back(
 
 
 def push_forward(
-    problem: Problem,
-    result: NonlinearResult | ArrayArgument,
-    tangents: Mapping[str, ArrayArgument],
+    problem: Problem | NonlinearResult,
+    result: NonlinearResult | ArrayArgument | Mapping[str, ArrayArgument],
+    tangents: Mapping[str, ArrayArgument] | None = None,
     *,
     method: KrylovMethod | DirectMethod | None = None,
     M: Any = None,
@@ -141,7 +144,8 @@ def push_forward(
     Parameters
     ----------
     problem : Problem
-        Needs `parameter_jvp`; products with J are exact where the problem offers them, else differences.
+        May be left out where `result` is what `root` returned. Needs ``derivatives="trace"``, or `parameter_jvp`;
+        products with J are exact where the problem offers them, else differences.
     result : NonlinearResult or array_like
         What `root` returned, or a solution.
     tangents : mapping of str to array_like
@@ -185,24 +189,43 @@ def push_forward(
     >>> ims.push_forward(sqrt, np.array([2.0, 3.0]), {"a": np.ones(2)}).tangent.round(6)
     array([0.25    , 0.166667])
     """
-    check_problem("push_forward", problem)
-    if problem.parameter_jvp is None:
+    solved, result, tangents = _arguments("push_forward", problem, result, tangents)
+    solved = with_derivatives(solved, as_inexact(_point(result), "result"))
+    if solved.parameter_jvp is None:
         raise TypeError("push_forward: the problem has no `parameter_jvp`")
     if not isinstance(tangents, Mapping):
         raise TypeError(f"push_forward: `tangents` must map names to arrays, got {type(tangents).__name__}")
-    unknown = sorted(set(tangents) - set(problem.parameters or tangents))
+    unknown = sorted(set(tangents) - set(solved.parameters or tangents))
     if unknown:
         raise ValueError(f"push_forward: `tangents` must name parameters of the problem, got {unknown}")
-    point = Point(problem, result, needs_adjoint=False)
+    point = Point(solved, result, needs_adjoint=False)
     evaluator, x = point.evaluator, point.x
     given = {name: as_given(value, f"tangents[{name!r}]") for name, value in tangents.items()}
-    right: Any = problem.parameter_jvp(evaluator.xp.asarray(x, copy=True), given)
+    right: Any = solved.parameter_jvp(evaluator.xp.asarray(x, copy=True), given)
     if right is None:
         raise TypeError("push_forward: `parameter_jvp` returned None; it must return an array of the shape of x")
     linear = point.solve(-right, "parameter_jvp", method, M, x0, stop)
     return TangentResult(
         tangent=linear.x, status=_status("push_forward", result, linear), linear=linear, counts=evaluator.tally.counts()
     )
+
+
+def _arguments(
+    caller: str, problem: CallersArray, result: CallersArray, direction: CallersArray
+) -> tuple[CallersArray, CallersArray, CallersArray]:
+    """The arguments, where the problem may be left out before the result of its solve."""
+    if isinstance(problem, NonlinearResult) and direction is None:
+        if problem.problem is None:
+            raise TypeError(
+                f"{caller}: a result that was pickled does not have its problem: {caller}(problem, result, ...)"
+            )
+        problem, result, direction = problem.problem, problem, result
+    check_problem(caller, problem)
+    return problem, result, direction
+
+
+def _point(result: CallersArray) -> CallersArray:
+    return result.x if isinstance(result, NonlinearResult) else result
 
 
 def _status(caller: str, result: Any, linear: LinearResult) -> Any:

@@ -35,7 +35,7 @@ from implicitsolve.linearize._sparse_assemble import sparse_jacobian
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._parts import build_inverse, builds_inverse, takes_sparse
-from implicitsolve.problem import Problem
+from implicitsolve.problem import Problem, with_derivatives
 from implicitsolve.result import LinearResult, NonlinearResult, per_system, status_per_system
 from implicitsolve.solve import check_linear, linear_solve
 from implicitsolve.status import Status
@@ -59,6 +59,7 @@ class Point:
         self.caller = "pull_back" if needs_adjoint else "push_forward"
         check_problem(self.caller, problem)
         self.x = as_inexact(result.x if isinstance(result, NonlinearResult) else result, "result")
+        problem = with_derivatives(problem, self.x)
         self.evaluator = evaluator = Evaluator(problem, self.x)
         self.needs_adjoint = needs_adjoint
         self.J: BlockBandedMatrix | None = None
@@ -66,6 +67,7 @@ class Point:
         found = (
             result.detection if isinstance(result, NonlinearResult) and problem.structure in (None, "detect") else None
         )
+        found = getattr(problem.derivatives, "detection", None) or found
         self.found = None if found is None or found.structure is None else found
         ways = problem.vjp, problem.linearize, problem.jac, structure, problem.halves, self.found
         if needs_adjoint and all(way is None for way in ways):

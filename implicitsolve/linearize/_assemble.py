@@ -176,14 +176,17 @@ class Assembler:
     def _products(self, evaluator: Evaluator, J: LinearOperator, x: Array) -> BlockBandedMatrix:
         """Columns from products with the indicators of the colors."""
         xp, blocks = evaluator.xp, self._room(x)
-        ones = xp.ones_like(self.in_blocks(x))
+        ones, k, many = xp.ones_like(self.in_blocks(x)), self.structure.block_size, getattr(J, "products", None)
+        seeds = xp.zeros((len(self.colors), k, *x.shape), dtype=x.dtype, device=x.device)
         for i, color in enumerate(self.colors):
-            products: list[Array] = []
-            for c in range(self.structure.block_size):
-                seed = xp.zeros_like(x)
-                _add(self.in_blocks(seed), color, c, ones)
-                products.append(self.in_blocks(J.matvec(seed)))
-            self._place(blocks, i, xp.stack(products)[None, ...], ones)
+            for c in range(k):
+                _add(self.in_blocks(seeds[i, c, ...]), color, c, ones)
+                if many is None:
+                    seeds[i, c, ...] = J.matvec(seeds[i, c, ...])
+        found = seeds if many is None else many(xp.reshape(seeds, (len(self.colors) * k, *x.shape)))
+        found = xp.reshape(found, (*seeds.shape[:3], self.length, k))
+        for i in range(len(self.colors)):
+            self._place(blocks, i, found[i : i + 1, ...], ones)
         return self._matrix(blocks)
 
     def _differences(self, evaluator: Evaluator, x: Array, F: Array) -> BlockBandedMatrix:

@@ -33,7 +33,7 @@ from implicitsolve.linearize._difference_product import Box, DifferenceLength, d
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._base import embedded
 from implicitsolve.operators._wrappers import Part, guarded
-from implicitsolve.problem import Problem, chosen
+from implicitsolve.problem import Problem, chosen, with_derivatives
 from implicitsolve.stopping import Tally
 
 
@@ -84,6 +84,7 @@ class Evaluator:
     def __init__(self, problem: Problem, like: Array, rdiff: float | None = None, *, few: float = FEW) -> None:
         if problem.batch_ndim > like.ndim:
             raise ValueError(f"`batch_ndim` is {problem.batch_ndim}, but x0 has only {like.ndim} axes")
+        problem = with_derivatives(problem, like)
         self.xp: Namespace = array_namespace(like)
         self.dtype: Any = like.dtype
         self.event_shape: tuple[int, ...] = tuple(like.shape[problem.batch_ndim :])
@@ -382,6 +383,20 @@ class Evaluator:
 
         return product
 
+    def _products(self, x: Array, V: Array) -> Array:
+        """J(x) v for each v of V (n, b, N), by one call of the problem's `jvps`."""
+        for _ in range(V.shape[0]):
+            self.tally.add("jvps")
+        shape = (V.shape[0], *self.flat_shape)
+        directions = V
+        if self.systems is not None:
+            directions = self.xp.zeros(shape, dtype=V.dtype)
+            directions[:, self.places, :] = V
+        shaped = self.xp.reshape(directions, (V.shape[0], *self.shape))
+        found = self.problem.jvps(self._argument(x, copy=True), shaped)  # type: ignore[misc]
+        products = self.xp.reshape(checked_array(found, "jvps", self.xp, self.dtype, (V.shape[0], *self.shape)), shape)
+        return products if self.systems is None else products[:, self.places, :]
+
     def as_operator(self, J: Any, name: str) -> LinearOperator:
         """A user's Jacobian as a counted operator on (b, N)."""
         if scipy.sparse.issparse(J) and self.xp is not numpy_namespace:
@@ -407,6 +422,7 @@ class JacobianProducts(LinearOperator):
         else:
             self._matvec = no_product
         self._rmatvec = None if problem.vjp is None else evaluator._product(problem.vjp, x, "vjp")
+        self.products = None if problem.jvps is None else partial(evaluator._products, x)
         self._take = lambda rows: JacobianProducts(
             evaluator.take(rows, x), gather(x, rows), None if F is None else gather(F, rows)
         )

@@ -23,7 +23,7 @@ from implicitsolve.linearize._sparse_assemble import sparse_jacobian
 from implicitsolve.monitor import Monitor, mapped
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.problem import Problem, chosen, host, spread
+from implicitsolve.problem import Problem, chosen, host, spread, with_derivatives
 from implicitsolve.result import NonlinearResult
 from implicitsolve.stopping import LimitReached, Tally, check_flag, check_limit
 from implicitsolve.structure import BlockBanded, Detection
@@ -83,6 +83,7 @@ def assembled(
     problem: Problem, x: Array, tally: Tally, known: Detection | None = None
 ) -> BlockBandedMatrix | SparseMatrix:
     """`jacobian`, whose evaluations are counted in `tally`."""
+    problem = with_derivatives(problem, x)
     evaluator = Evaluator(problem, x)
     evaluator.tally = tally
     flat = evaluator.flatten(x)
@@ -95,6 +96,7 @@ def assembled(
     if problem.block_structure is None:
         is_sparse = problem.structure != "none" and not (problem.jac or problem.linearize)
         is_sparse = is_sparse or problem.sparse_structure is not None or problem.structure == "detect"
+        known = known or getattr(problem.derivatives, "detection", None)
         found = sparse_jacobian("jacobian", evaluator, flat, F, known, by_columns=True) if is_sparse else None
         if found is not None:
             data = evaluator.xp.reshape(found.data, (*evaluator.batch_shape, found.data.shape[-1]))
@@ -215,11 +217,13 @@ class Scales:
         return Problem(
             self.residual,
             jvp=whole.jvp and self.jvp,
+            jvps=whole.jvps and self.jvps,
             vjp=whole.vjp and self.vjp,
             jac=whole.jac and self.jac,
             linearize=whole.linearize and self.linearize,
             structure=whole.structure,
             batch_ndim=whole.batch_ndim,
+            derivatives=whole.derivatives,
             bounds=sides,
             take=whole.take and self.take,
             name=whole.name,
@@ -243,6 +247,9 @@ class Scales:
 
     def jvp(self, y: Array, v: Array) -> Array:
         return self._divided(self.whole.jvp(_times(self.x, y), _times(self.x, v)), "jvp", y)  # type: ignore[misc]
+
+    def jvps(self, y: Array, V: Array) -> Array:
+        return _over(self.F, self.whole.jvps(_times(self.x, y), _times(self.x, V)))  # type: ignore[misc]
 
     def vjp(self, y: Array, w: Array) -> Array:
         product = self.whole.vjp(_times(self.x, y), _over(self.F, w))  # type: ignore[misc]

@@ -103,7 +103,8 @@ class SparseAssembler:
         problem = evaluator.problem
         if problem.jvp is not None or problem.linearize is not None or problem.jac is not None:
             J = evaluator.jacobian(x, F)
-            return self.products(J.matvec, x, J.rmatvec if problem.vjp is not None else None)
+            many = getattr(J, "products", None)
+            return self.products(J.matvec, x, J.rmatvec if problem.vjp is not None else None, many)
         residual = partial(evaluator.residual, keep=False)
         h = evaluator.inward(x, self.lengths(x))
         J = self.differences(residual, x, F, h)
@@ -171,17 +172,20 @@ class SparseAssembler:
             self._spread(data, changes, steps)
         return SparseMatrix(data, self.structure)
 
-    def products(self, jvp: Product, like: Array, vjp: Product | None = None) -> SparseMatrix:
+    def products(
+        self, jvp: Product, like: Array, vjp: Product | None = None, jvps: Product | None = None
+    ) -> SparseMatrix:
         """Return J from products with the indicators of the colors; full rows from adjoint products, if there are any.
 
-        `like` is an array (B, N) of the size and dtype of x.
+        `jvps` gives all products of a stack at once. `like` is an array (B, N) of the size and dtype of x.
         """
         xp, cost = array_namespace(like), self.cost if vjp is None else self.coloring.count
         changes = xp.empty((cost, *like.shape), dtype=like.dtype, device=device(like))
-        seed = xp.empty_like(like)
         for color in range(cost):
-            seed[...] = self._members(like, color)
-            changes[color, ...] = jvp(seed)
+            changes[color, ...] = self._members(like, color)
+            if jvps is None:
+                changes[color, ...] = jvp(xp.asarray(changes[color, ...], copy=True))
+        changes = changes if jvps is None else jvps(changes)
         self._look_outside(changes)
         data = self._entries(changes)
         if vjp is None:
@@ -288,7 +292,7 @@ def sparse_jacobian(
         size = xp.maximum(xp.abs(x), xp.where(size > 0, size, 1.0))
         h = evaluator.inward(x, eps(xp, evaluator.dtype) ** (1 / 3) * size)
     if evaluator.has_exact_products:
-        J = assembler.products(jvp, x)
+        J = assembler.products(jvp, x, None, getattr(product, "products", None))
     elif F is not None:
         evaluate, base, is_free = residual, F, evaluator.box is None
         sides = h, -h if is_free else 0.5 * h

@@ -113,6 +113,9 @@ class PatternSearch:
         structure = evaluator.problem.structure
         if structure == "none" or (structure != "detect" and not isinstance(x, np.ndarray)):
             return None
+        traced = getattr(evaluator.problem.derivatives, "detection", None)
+        if traced is not None:
+            return traced
         if previous is not None and previous.structure is not None:
             return replace(previous, how=Outcome.PREVIOUS, evaluations=0)
         is_open = self.bisection is not False and previous is not None and previous.how == Outcome.IRREGULAR

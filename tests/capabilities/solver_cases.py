@@ -84,6 +84,16 @@ def detect_structure(on: Library) -> Outcome:
     yield found.structure.nnz
 
 
+def plan(on: Library) -> Outcome:
+    chain = Chain(on)
+    yield len(ims.plan(chain.problem(), chain.x0).stages)
+
+
+def trace(on: Library) -> Outcome:
+    x = Chain(on).x0 + 0.3
+    yield ims.trace(lambda x: x**3 - 0.5 * np.roll(x, 1), x).jvp(x, x)
+
+
 def matrix(on: Library) -> ims.BlockBandedMatrix:
     chain = Chain(on)
     return ims.jacobian(chain.problem("blocks"), chain.x0 + 0.3)
@@ -287,6 +297,8 @@ CASES: dict[str, Case] = {
     "branches.further_solutions": further_solutions,
     "jacobian": jacobian,
     "detect_structure": detect_structure,
+    "trace": trace,
+    "plan": plan,
     "derivatives.jacobian_penalty": jacobian_penalty,
     "elimination.even_odd": even_odd,
     "elimination.expand": expand,

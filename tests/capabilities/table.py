@@ -39,6 +39,8 @@ LOOP = Refuses(TypeError, "`root` takes", "a compiled loop on the CPU: use `root
 NUMBA = Refuses(BackendUnavailable, "implicitsolve[numba]", "install Numba: `pip install 'implicitsolve[numba]'`")
 ON_HOST = Refuses(TypeError, "on NumPy arrays", "steps and factors are made on the host: pass real NumPy arrays")
 
+TRACED = Refuses(TypeError, "a NumPy array", "functions of NumPy are traced: pass NumPy arrays")
+
 PLAIN = Row(cupy=YES)
 LAYER = Row(numba=KERNELS, complex=REAL)
 LIFTED = Row(cupy=YES, complex=REAL)
@@ -48,12 +50,14 @@ METHOD, ADJOINT = "`solve(method=...)`", "`solve(adjoint_method=...)`"
 TABLE: dict[str, dict[str, Row]] = {
     "Solving and differentiating": {
         "root": Row(numba=KERNELS, bridge="`solve`"),
+        "plan": Row(cupy=YES),
         "newton_krylov": Row(bridge="`solve`"),
         "linear_solve": Row(numba=KERNELS),
         "pull_back": Row(numba=KERNELS, bridge="`backward`"),
         "push_forward": Row(numba=KERNELS, bridge="forward mode"),
         "jacobian": Row(cupy=YES),
         "detect_structure": Row(cupy=YES),
+        "trace": Row(cupy=TRACED, torch=TRACED),
         "derivatives.jacobian_penalty": Row(bridge="`jacobian_penalty`"),
         "continuation": Row(cupy=ON_HOST, torch=ON_HOST, complex=ON_HOST),
         "branches.further_solutions": Row(cupy=ON_HOST, torch=ON_HOST, complex=ON_HOST),

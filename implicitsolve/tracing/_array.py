@@ -1,0 +1,391 @@
+"""An array that stands for values that depend on the unknowns, in a function written in NumPy.
+
+NumPy hands its functions to it (`__array_ufunc__`, `__array_function__`). Shapes, dtypes, and what is a view of what
+come from NumPy itself: each array has a `layout`, an array of NumPy without meaningful numbers, on which the same
+indexing or reshaping is done. A view reads from its parent, and a write goes through to it. An array that no unknown
+has entered yet holds numbers, and NumPy computes with them.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+
+from implicitsolve._typing import CallersArray, HostArray
+from implicitsolve.tracing._functions import (
+    UPDATES,
+    Arguments,
+    Keywords,
+    UntraceableError,
+    Value,
+    apply_function,
+    apply_ufunc,
+    as_value,
+    cast,
+    has_tracer,
+    is_tracer,
+    sparse_product,
+)
+from implicitsolve.tracing._index import Key, is_basic, is_tracer_mask, plain, replace_entries
+from implicitsolve.tracing._selected import ASK_WHERE, WRITES, Selected
+
+METHODS = """all any argmax argmin argsort choose clip compress conj conjugate cumprod cumsum diagonal dot max mean min
+nonzero prod put ravel repeat round searchsorted squeeze std sum swapaxes take trace var"""
+IN_PLACE = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide"}
+IN_PLACE |= {"mod": "remainder", "pow": "power", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or"}
+VIEWS = """array_split atleast_1d atleast_2d atleast_3d broadcast_to diag diagonal dsplit expand_dims flip fliplr flipud
+hsplit imag matrix_transpose moveaxis permute_dims ravel real reshape rollaxis rot90 split squeeze swapaxes transpose
+vsplit"""
+OF_LAYOUTS = "broadcast_shapes can_cast common_type iscomplexobj isrealobj ndim result_type shape size"
+FILLED = "empty_like full_like ones_like zeros_like"
+
+
+class Traced(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array of NumPy whose numbers are known only when the traced program runs."""
+
+    __array_priority__ = 1e6
+    namespace: ClassVar[object] = np  # what `array_namespace` gives for such an array
+
+    def __init__(self, value: Value, layout: Value = None) -> None:
+        self._value: Value = value
+        self.layout: Value = np.empty(value.shape, value.dtype) if layout is None else layout
+        self._parent: Traced | None = None
+        self._version, self._seen = 0, -1
+        self._read: Callable[[Value], Value] = operator.pos
+        self._places: Key = None
+
+    @classmethod
+    def view(cls, parent: Traced, layout: HostArray, read: Callable[[Value], Value], places: Key) -> Traced:
+        """What `read` gives of the parent; `places` is a key, or what picks the places from an array of them."""
+        made = cls(None, layout)
+        made._parent, made._read, made._places = parent, read, places
+        return made
+
+    # Numbers
+
+    @property
+    def value(self) -> Value:
+        """The numbers, or the tracer, as they are now."""
+        if self._parent is None:
+            return self._value
+        if self._seen != self._root._version:
+            self._value, self._seen = self._read(self._parent.value), self._root._version
+        return self._value
+
+    @property
+    def _root(self) -> Traced:
+        return self if self._parent is None else self._parent._root
+
+    def numbers(self, problem: str) -> HostArray:
+        """The numbers; an error where they depend on the unknowns."""
+        if is_tracer(self.value):
+            raise UntraceableError(problem)
+        return np.asarray(self.value)
+
+    def store(self, value: Value) -> None:
+        """Replace all entries, those of the parent of a view too."""
+        value = cast(value, self.dtype)
+        if self._parent is None:
+            self._value = (jnp.broadcast_to if is_tracer(value) else np.broadcast_to)(value, self.shape)
+            self._version += 1
+        else:
+            self._parent.store(replace_entries(self._parent.value, self._places, value))
+
+    # What NumPy knows without the numbers
+
+    shape = property(lambda self: self.layout.shape)
+    ndim = property(lambda self: self.layout.ndim)
+    size = property(lambda self: self.layout.size)
+    dtype = property(lambda self: self.layout.dtype)
+    itemsize = property(lambda self: self.layout.itemsize)
+    nbytes = property(lambda self: self.layout.nbytes)
+    strides = property(lambda self: self.layout.strides)
+    flags = property(lambda self: self.layout.flags)
+    device = property(lambda self: self.layout.device)
+    T = property(lambda self: np.transpose(self))
+    mT = property(lambda self: np.matrix_transpose(self))
+    real = property(lambda self: np.real(self), lambda self, value: np.real(self).__setitem__(..., value))
+    imag = property(lambda self: np.imag(self), lambda self, value: np.imag(self).__setitem__(..., value))
+
+    def __len__(self) -> int:
+        return len(self.layout)
+
+    # Entries
+
+    def __getitem__(self, key: Key) -> CallersArray:
+        key = key_of(key)
+        if is_basic(key):
+            layout = self.layout[key]
+            is_view = isinstance(layout, np.ndarray)
+            read = operator.itemgetter(key)
+            return Traced.view(self, layout, read, key) if is_view else Traced(read(self.value), layout)
+        if is_tracer_mask(key):
+            return Selected.of(self, key)
+        return wrap((jnp.asarray if has_tracer(key) else operator.pos)(self.value)[plain(key)])
+
+    def __setitem__(self, key: Key, value: CallersArray) -> None:
+        if not self.layout.flags.writeable:
+            raise ValueError("assignment destination is read-only")
+        key = key_of(key)
+        if isinstance(value, Selected):
+            if key is not value.mask:
+                raise UntraceableError("entries under one mask are assigned under another: use np.where")
+            value = value.whole
+        self.store(replace_entries(self.value, key, cast(as_value(unwrap(value)), self.dtype)))
+
+    def __iter__(self) -> Iterator[CallersArray]:
+        return (self[i] for i in range(len(self)))
+
+    # Numbers that Python needs at once
+
+    def __array__(self, dtype: CallersArray = None, copy: CallersArray = None) -> HostArray:
+        """The numbers, if they are known; SciPy's sparse matrices get what makes them leave a product to this array."""
+        if not is_tracer(self.value):
+            return np.array(self.value, dtype)
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if not caller.startswith("scipy.sparse."):
+            raise UntraceableError(
+                "values that depend on the unknowns enter a plain NumPy array, or a function that NumPy does not "
+                "dispatch: make such arrays inside F, by np.zeros_like(x) or np.zeros"
+            )
+        held = np.empty((), object)
+        held[()] = self
+        return held
+
+    def __bool__(self) -> bool:
+        return bool(self.numbers("Python branches on a value that depends on the unknowns: use np.where"))
+
+    def __float__(self) -> float:
+        return float(self.numbers("float() of a value that depends on the unknowns: leave it out"))
+
+    def __complex__(self) -> complex:
+        return complex(self.numbers("complex() of a value that depends on the unknowns: leave it out"))
+
+    def __int__(self) -> int:
+        return int(self.numbers("int() of a value that depends on the unknowns"))
+
+    def __index__(self) -> int:
+        return operator.index(self.numbers("a value that depends on the unknowns is an index").item())
+
+    __hash__ = None
+
+    def item(self, *index: CallersArray) -> CallersArray:
+        return self.numbers("item() of a value that depends on the unknowns: leave it out").item(*index)
+
+    def tolist(self) -> CallersArray:
+        return self.numbers("tolist() of values that depend on the unknowns").tolist()
+
+    # Functions and methods
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: CallersArray, **keywords: CallersArray
+    ) -> CallersArray:
+        if any(isinstance(part, Selected) for part in inputs):
+            return NotImplemented
+        out, where = keywords.pop("out", (None,)), unwrap(keywords.pop("where", True))
+        values, keywords = unwrap(inputs), unwrap(keywords)
+        if method == "at":
+            return _update_at(ufunc, inputs[0], key_of(inputs[1]), *values[2:])
+        matrix = next((part for part in inputs if scipy.sparse.issparse(part)), None)
+        if matrix is not None:
+            result = _times_sparse(ufunc, matrix, *inputs)
+        elif has_tracer(values):
+            result = apply_ufunc(ufunc, method, values, keywords)
+        else:
+            result = getattr(ufunc, method)(*values, **keywords)
+        if out[0] is None and where is not True:
+            raise UntraceableError("`where=` without `out=` leaves entries undefined: use np.where")
+        return wrap(result) if out[0] is None else _store(out[0], result, where)
+
+    def __array_function__(
+        self, function: CallersArray, types: object, args: Arguments, keywords: Keywords
+    ) -> CallersArray:
+        name = function.__name__
+        if name in OF_LAYOUTS.split():
+            return function(*_layouts(args), **_layouts(keywords))
+        if name in WRITES:
+            return WRITES[name](*args, **keywords)
+        if name in FILLED.split():
+            return _fill(function, args, keywords)
+        if name in VIEWS.split() and isinstance(args[0] if args else None, Traced):
+            return _view(function, *args, **keywords)
+        out = keywords.pop("out", None)
+        values, given = unwrap(args), unwrap(keywords)
+        result = (apply_function if has_tracer([values, given]) else _call)(function, values, given)
+        return wrap(result) if out is None else _store(out, result, True)
+
+    def __array_namespace__(self, api_version: str | None = None) -> object:
+        return self.namespace
+
+    def __getattr__(self, name: str) -> CallersArray:
+        if name in METHODS.split():
+            return partial(getattr(np, name), self)
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise UntraceableError(f"the attribute `{name}` of an array that depends on the unknowns")
+
+    def reshape(self, *shape: CallersArray, order: CallersArray = "C") -> CallersArray:
+        return np.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
+
+    def transpose(self, *axes: CallersArray) -> CallersArray:
+        return np.transpose(self, (axes[0] if len(axes) == 1 else axes) if axes else None)
+
+    def astype(self, dtype: CallersArray, copy: bool = True, **_: CallersArray) -> CallersArray:
+        return self if not copy and self.dtype == dtype else wrap(cast(self.value, np.dtype(dtype)))
+
+    def copy(self, order: CallersArray = "C") -> CallersArray:
+        return Traced(self.value, np.empty_like(self.layout, order=order))
+
+    def flatten(self, order: CallersArray = "C") -> CallersArray:
+        return np.ravel(self, order).copy()
+
+    def fill(self, value: CallersArray) -> None:
+        self[...] = value
+
+    def sort(self, axis: int = -1) -> None:
+        self[...] = np.sort(self, axis)
+
+    @property
+    def flat(self) -> CallersArray:
+        line = operator.methodcaller("reshape", -1)
+        return Traced.view(self, np.empty(self.size, self.dtype), line, line)
+
+    @flat.setter
+    def flat(self, value: CallersArray) -> None:
+        self.flat[...] = value
+
+
+def _in_place(ufunc: np.ufunc) -> Callable[[Traced, CallersArray], CallersArray]:
+    """`a += b`: a number of NumPy's is replaced, an array changed."""
+
+    def operate(self: Traced, other: CallersArray) -> CallersArray:
+        return ufunc(self, other, out=(self,)) if isinstance(self.layout, np.ndarray) else ufunc(self, other)
+
+    return operate
+
+
+for _name, _ufunc in IN_PLACE.items():
+    setattr(Traced, f"__i{_name}__", _in_place(getattr(np, _ufunc)))
+
+
+# Arguments and results
+
+
+def key_of(key: Key) -> Key:
+    """A key without traced arrays: numbers, as far as they are known, or tracers."""
+    if isinstance(key, tuple):
+        return tuple(key_of(part) for part in key)
+    if isinstance(key, slice):
+        return slice(*(None if part is None else operator.index(part) for part in (key.start, key.stop, key.step)))
+    return key.value if isinstance(key, Traced) else key
+
+
+def unwrap(part: CallersArray) -> CallersArray:
+    """Arguments with the values of traced arrays in their place."""
+    if isinstance(part, Traced):
+        return part.value
+    if isinstance(part, Selected):
+        raise UntraceableError(ASK_WHERE)
+    if isinstance(part, list | tuple):
+        return type(part)(map(unwrap, part)) if not hasattr(part, "_fields") else type(part)(*map(unwrap, part))
+    return {name: unwrap(item) for name, item in part.items()} if isinstance(part, dict) else part
+
+
+def wrap(result: CallersArray) -> CallersArray:
+    """Results as traced arrays; those without axes are numbers to NumPy."""
+    if isinstance(result, list | tuple):
+        parts = [wrap(item) for item in result]
+        return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
+    if not (is_tracer(result) or isinstance(result, np.ndarray | np.generic)):
+        return result
+    layout = np.empty(result.shape, result.dtype)
+    return Traced(result, layout if result.ndim else layout[()])
+
+
+def _layouts(part: CallersArray) -> CallersArray:
+    if isinstance(part, Traced):
+        return part.layout
+    if isinstance(part, list | tuple):
+        return type(part)(map(_layouts, part))
+    return {name: _layouts(item) for name, item in part.items()} if isinstance(part, dict) else part
+
+
+def _call(function: CallersArray, args: Arguments, keywords: Keywords) -> CallersArray:
+    return function(*args, **keywords)
+
+
+def _store(out: CallersArray, result: Value, where: Value) -> CallersArray:
+    """Write a result to `out`."""
+    out = out[0] if isinstance(out, tuple) else out
+    if not isinstance(out, Traced):
+        raise UntraceableError("`out=` is a plain NumPy array: make it inside F, by np.zeros_like(x) or np.empty")
+    if not np.can_cast(result.dtype, out.dtype, "same_kind"):
+        raise TypeError(f"Cannot cast ufunc output from {result.dtype} to {out.dtype}")
+    out.store(result if where is True else jnp.where(where, result, out.value))
+    return out
+
+
+def _update_at(ufunc: np.ufunc, array: CallersArray, key: Key, *value: Value) -> None:
+    """`ufunc.at`."""
+    if not isinstance(array, Traced) or ufunc.__name__ not in UPDATES:
+        raise UntraceableError(f"np.{ufunc.__name__}.at on a plain array, or of a kind that is not known")
+    array.store(getattr(jnp.asarray(array.value).at[plain(key)], UPDATES[ufunc.__name__])(*map(as_value, value)))
+
+
+def _times_sparse(ufunc: np.ufunc, matrix: CallersArray, first: CallersArray, second: CallersArray) -> Value:
+    """A v or v A."""
+    is_product = ufunc is np.matmul or (ufunc is np.multiply and isinstance(matrix, scipy.sparse.spmatrix))
+    if not is_product:
+        raise UntraceableError(f"np.{ufunc.__name__} of a sparse matrix and values that depend on the unknowns")
+    if first is matrix:
+        return sparse_product(matrix, second.value)
+    return jnp.transpose(sparse_product(matrix.T, jnp.transpose(first.value)))
+
+
+def _fill(function: CallersArray, args: Arguments, keywords: Keywords) -> CallersArray:
+    """np.zeros_like and its kin: numbers."""
+    like, *rest = args
+    rest, keywords = unwrap(rest), unwrap(keywords)
+    plain_like = like.layout if isinstance(like, Traced) else like
+    if has_tracer([rest, keywords]):
+        return wrap(apply_function(function, (plain_like, *rest), keywords))
+    made = function(plain_like, *rest, **keywords)
+    if function.__name__ == "empty_like":
+        made.fill(0)
+    return Traced(made, np.empty_like(made))
+
+
+def _view(function: CallersArray, array: Traced, *args: CallersArray, **keywords: CallersArray) -> CallersArray:
+    """What a function gives that NumPy may make a view; its layout tells."""
+    args, keywords = unwrap(args), unwrap(keywords)
+    layout = function(array.layout, *args, **keywords)
+    is_part = function.__name__ in ("real", "imag") and array.dtype.kind == "c"
+
+    def of(value: Value) -> CallersArray:
+        return (apply_function if is_tracer(value) else _call)(function, (value, *args), keywords)
+
+    def part_of(layout: HostArray, read: Callable[[Value], Value], places: Key) -> Traced:
+        if np.may_share_memory(layout, array.layout):
+            return Traced.view(array, layout, read, _refuse if is_part else places)
+        return Traced(read(array.value), layout)
+
+    def places(indices: HostArray) -> CallersArray:
+        return function(indices, *args, **keywords)
+
+    if not isinstance(layout, list | tuple):
+        return part_of(layout, of, places)
+    return type(layout)(
+        part_of(part, lambda value, i=i: of(value)[i], lambda indices, i=i: places(indices)[i])
+        for i, part in enumerate(layout)
+    )
+
+
+def _refuse(_: HostArray) -> CallersArray:
+    raise UntraceableError("the real or imaginary part of an array is assigned: add the parts in its place")

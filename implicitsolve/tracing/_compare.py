@@ -1,0 +1,102 @@
+"""Whether a trace is right: its values are those of the function, and its products are differences of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+
+from implicitsolve._typing import CallersArray, HostArray
+from implicitsolve.tracing._functions import UntraceableError
+
+NEARBY = 0.1, 1e-3  # distances of the points at which a trace is compared, over the size of x
+SIMILAR = 5e4  # units of rounding by which F and its trace may differ, of its own size,
+PART = 16.0  # ... of the largest F,
+DIGITS, ROUNDING = 16.0, 50.0  # ... and so many times the change of the trace as x changes by so many such units
+MISMATCH = 1e-3  # part by which a product may differ from a difference of F
+
+Jvp = Callable[[HostArray, HostArray], tuple[HostArray, HostArray]]
+
+
+class Comparison:
+    """A function and its trace, `jvp`, which gives F and J v, in `bounds`."""
+
+    def __init__(self, residual: Callable[[HostArray], CallersArray], jvp: Jvp, bounds: CallersArray) -> None:
+        self.residual, self.jvp, self.bounds, self.evaluations = residual, jvp, bounds, 0
+
+    def holds_nearby(self, x: HostArray, points: int) -> bool:
+        """Whether they agree at x and other points, or at one random point; at the last of several products do too."""
+        random = np.random.default_rng(x.size)
+        size = np.maximum(np.abs(x), np.sqrt(np.mean(np.abs(x) ** 2)) or 1.0)
+        compared = 0
+        for i in range(points):
+            for distance in NEARBY if i or points == 1 else (0.0,):
+                y = self.inside((x + distance * size * random.uniform(-1, 1, x.shape)).astype(x.dtype))
+                F = self.value(y)
+                if F is not None and np.isfinite(F).any():
+                    break
+            else:
+                continue
+            compared += 1
+            v = (random.uniform(0.5, 1, x.shape) * random.choice((-1.0, 1.0), x.shape) * size).astype(x.dtype)
+            own, product = self.jvp(y, v)
+            if not self.holds(y, F, own):
+                return False
+            if 1 < points == i + 1 and not self.is_derivative(y, v, product):
+                return False
+        if not compared:
+            raise UntraceableError("F is not finite near x0, so that its trace cannot be compared")
+        return True
+
+    def inside(self, x: HostArray) -> HostArray:
+        """X within the bounds."""
+        if self.bounds is None:
+            return x
+        lower, upper = (np.asarray(side, x.dtype) for side in self.bounds)
+        return np.clip(x, lower, upper)
+
+    def value(self, x: HostArray) -> HostArray | None:
+        """F by NumPy; None where it raises."""
+        self.evaluations += 1
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                return np.array(self.residual(x.copy()), x.dtype).reshape(x.shape)
+        except Exception:  # noqa: BLE001 - at a point that the caller has not chosen
+            return None
+
+    def holds(self, x: HostArray, F: HostArray, own: HostArray) -> bool:
+        """Whether values of the trace are F(x), entry by entry, up to rounding."""
+        unit = np.finfo(x.dtype).eps
+        if not np.array_equal(np.isfinite(F), np.isfinite(own)):
+            return False
+        with np.errstate(all="ignore"):
+            error = np.where(np.isfinite(F), np.abs(F - own), 0)
+            allowed = SIMILAR * unit * np.abs(F) + PART * unit * np.max(np.abs(F), initial=0, where=np.isfinite(F))
+            wrong = error > allowed
+            random = np.random.default_rng(0)
+            for _ in range(6):
+                if not wrong.any():
+                    return True
+                moved = (x * (1 + DIGITS * unit * random.uniform(-1, 1, x.shape))).astype(x.dtype)
+                change = np.abs(self.jvp(moved, np.zeros_like(x))[0] - own)
+                wrong &= ~(error <= allowed + ROUNDING * change)
+        return not wrong.any()
+
+    def is_derivative(self, x: HostArray, v: HostArray, product: HostArray) -> bool:
+        """Whether most entries of a product are differences of F along v."""
+        for h in np.finfo(x.dtype).eps ** (1 / 3) / np.array([1.0, 8.0]):
+            ahead, behind = (self.inside((x + side * h * v).astype(x.dtype)) for side in (1, -1))
+            F, G = self.value(ahead), self.value(behind)
+            if F is None or G is None:
+                return True
+            with np.errstate(all="ignore"):
+                along = self.jvp(x, ((ahead - behind) / (2 * h)).astype(x.dtype))[1] if self.bounds else product
+                difference = (F - G) / (2 * h)
+                rounding = 10 * np.finfo(x.dtype).eps / h * np.max(np.abs(F), initial=0, where=np.isfinite(F))
+                excess = np.abs(difference - along) - MISMATCH * np.maximum(np.abs(difference), np.abs(along))
+            known = excess[np.isfinite(excess)]
+            if not known.size or np.median(known) <= rounding:
+                return True
+        return False

@@ -1,0 +1,155 @@
+"""The program that a function written in NumPy is: F, its products and its derivatives by parameters, compiled."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import cached_property, partial
+from pathlib import Path
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+import numpy as np
+
+from implicitsolve._parameters import Parametrized
+from implicitsolve._typing import CallersArray, HostArray, Residual
+from implicitsolve.tracing._array import Traced, unwrap
+from implicitsolve.tracing._functions import UntraceableError, as_value, budget, cast, is_tracer
+from implicitsolve.tracing._names import LIBRARIES, traceable
+
+SMALL = 10_000  # unknowns up to which compiling, in half the time without optimization, takes longer than running
+MOST_EQUATIONS = 2000  # of a program: they take about ten seconds to compile
+
+
+@contextlib.contextmanager
+def double_precision() -> Generator[None]:
+    """JAX with 64 bits, on the CPU, in this thread and block alone."""
+    with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
+        yield
+
+
+def _on_host(function: Callable[..., CallersArray], size: int) -> Callable[..., CallersArray]:
+    """A compiled function on arrays of NumPy."""
+    compiled = jax.jit(function, compiler_options={"xla_backend_optimization_level": 0} if size < SMALL else None)
+
+    def call(*args: CallersArray) -> CallersArray:
+        with double_precision():
+            return jax.tree.map(np.asarray, compiled(*args))
+
+    return call
+
+
+class Program:
+    """F(x, parameters) as JAX sees it; all functions are compiled when they are first called."""
+
+    def __init__(self, residual: Residual, x: HostArray, parameters: Mapping[str, HostArray]) -> None:
+        with double_precision(), budget(MOST_EQUATIONS):
+            self.closed = jax.make_jaxpr(partial(_evaluate, _with_names(residual)))(x, dict(parameters))
+        self.equations: int = sum(1 for _ in _equations(self.closed.jaxpr))
+        if self.equations > MOST_EQUATIONS:
+            raise UntraceableError(f"the program has {self.equations} operations, more than {MOST_EQUATIONS}")
+        self.size: int = x.size
+        self._flat = jax.extend.core.jaxpr_as_fun(self.closed)
+
+    def _F(self, x: CallersArray, parameters: CallersArray) -> CallersArray:
+        return self._flat(x, *jax.tree.leaves(parameters))[0]
+
+    @cached_property
+    def value(self) -> Callable[..., HostArray]:
+        """F(x, parameters)."""
+        return _on_host(self._F, self.size)
+
+    @cached_property
+    def jvp(self) -> Callable[..., tuple[HostArray, HostArray]]:
+        """F and J v at (x, v, parameters)."""
+        return _on_host(lambda x, v, parameters: jax.jvp(lambda x: self._F(x, parameters), (x,), (v,)), self.size)
+
+    @cached_property
+    def jvps(self) -> Callable[..., tuple[HostArray, HostArray]]:
+        """F and J v for each v of V, at (x, V, parameters)."""
+
+        def products(x: CallersArray, V: CallersArray, parameters: CallersArray) -> CallersArray:
+            F, tangent = jax.linearize(lambda x: self._F(x, parameters), x)
+            return F, jax.vmap(tangent)(V)
+
+        return _on_host(products, self.size)
+
+    @cached_property
+    def vjp(self) -> Callable[..., HostArray]:
+        """J^H w at (x, w, parameters)."""
+
+        def product(x: CallersArray, w: CallersArray, parameters: CallersArray) -> CallersArray:
+            return jax.vjp(lambda x: self._F(x, parameters), x)[1](jnp.conj(w))[0].conj()
+
+        return _on_host(product, self.size)
+
+    @cached_property
+    def parameter_jvp(self) -> Callable[..., HostArray]:
+        """(dF/dtheta) dtheta at (x, dtheta, parameters)."""
+        return _on_host(lambda x, d, parameters: jax.jvp(lambda p: self._F(x, p), (parameters,), (d,))[1], self.size)
+
+    @cached_property
+    def parameter_vjp(self) -> Callable[..., Mapping[str, HostArray]]:
+        """(dF/dtheta)^H w at (x, w, parameters)."""
+
+        def product(x: CallersArray, w: CallersArray, parameters: CallersArray) -> CallersArray:
+            found = jax.vjp(lambda p: self._F(x, p), parameters)[1](jnp.conj(w))[0]
+            return jax.tree.map(jnp.conj, found)
+
+        return _on_host(product, self.size)
+
+
+def _with_names(residual: Residual) -> Callable[[CallersArray, CallersArray], CallersArray]:
+    """F(x, parameters) whose names stand for what can be traced."""
+    if not isinstance(residual, Parametrized):
+        function = traceable(residual)
+        return lambda x, parameters: function(x)
+    bound = Parametrized(traceable(residual.function), residual.values, residual.form)
+    return lambda x, parameters: bound.at(parameters)(x)
+
+
+def _evaluate(
+    function: Callable[[CallersArray, CallersArray], CallersArray], x: CallersArray, parameters: CallersArray
+) -> CallersArray:
+    """F of tracers, in the shape and dtype of x."""
+    traced = {name: Traced(value, _layout(value)) for name, value in parameters.items()}
+    F = as_value(unwrap(function(Traced(x), traced)))
+    if F is None or (not is_tracer(F) and np.asarray(F).dtype.kind not in "biufc"):
+        raise UntraceableError(f"F returned {type(F).__name__}")
+    F = jnp.asarray(F)
+    if F.size != x.size or np.issubdtype(F.dtype, np.complexfloating) > np.issubdtype(x.dtype, np.complexfloating):
+        raise UntraceableError(f"F returned {F.dtype} of shape {F.shape} for {x.dtype} of shape {x.shape}")
+    return cast(F, x.dtype).reshape(x.shape)
+
+
+def _layout(value: CallersArray) -> CallersArray:
+    layout = np.empty(value.shape, value.dtype)
+    return layout if value.ndim else layout[()]
+
+
+def _equations(jaxpr: CallersArray) -> Iterator[CallersArray]:
+    for equation in jaxpr.eqns:
+        yield equation
+        for part in equation.params.values():
+            inner = getattr(part, "jaxpr", None)
+            if inner is not None:
+                yield from _equations(inner if hasattr(inner, "eqns") else inner.jaxpr)
+
+
+def explanation(error: Exception) -> str:
+    """Why a function was not traced, and at which of the user's lines."""
+    message = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if not isinstance(error, UntraceableError):
+        message = f"{type(error).__name__}: {message}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
+    if not frames:
+        return message
+    last = frames[-1]
+    line = f": {last.line}" if last.line else ""
+    return f"{message} ({Path(last.filename).name}, line {last.lineno}, in {last.name}{line})"
+
+
+def _is_library(filename: str) -> bool:
+    return bool(LIBRARIES & set(Path(filename).parts)) or filename.startswith("<__array_function__")

@@ -1,0 +1,380 @@
+"""A residual written in NumPy with exact derivatives: traced, and compared with itself before and while it is used."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from types import FunctionType
+
+import numpy as np
+
+from implicitsolve._arrays.namespace import as_inexact
+from implicitsolve._parameters import Parametrized
+from implicitsolve._sparse_structure import Sparse, compressed
+from implicitsolve._summary import Representation
+from implicitsolve._typing import CallersArray, HostArray, Residual
+from implicitsolve.errors import WrongDerivativesError
+from implicitsolve.problem import Problem, spread
+from implicitsolve.structure import Detection, Outcome
+from implicitsolve.tracing._compare import Comparison
+from implicitsolve.tracing._functions import UntraceableError
+from implicitsolve.tracing._pattern import UnknownPatternError
+from implicitsolve.tracing._program import Program, double_precision, explanation
+from implicitsolve.tracing._rules import pattern_of
+
+MOST = 8  # traces that are kept for later solves of the same function
+FULL = 0.3  # part of its places that a J has entries in, from which on it is dense
+
+
+class TracedResidual(Representation):
+    """What `trace` returns: a residual with exact derivatives, or the reason why it has none.
+
+    Attributes
+    ----------
+    is_traced : bool
+        Whether the derivatives are exact. If not, the functions below raise a TypeError.
+    reason : str
+        Why not, and at which line of the function; "" if traced.
+    structure : Sparse or None
+        Where J may have entries, whatever the branches are; None where it is dense or not known.
+    evaluations : int
+        Calls of the function, for the trace and its comparison with NumPy.
+    operations : int
+        Of the traced program.
+    """
+
+    def __init__(
+        self, residual: Residual, parameters: Mapping[str, CallersArray] | None, x: HostArray, batch_ndim: int
+    ) -> None:
+        self.residual, self.parameters = residual, parameters
+        self.shape, self.dtype, self.batch_ndim = x.shape, x.dtype, batch_ndim
+        self.reason, self.evaluations, self.operations = "", 0, 0
+        self.structure: Sparse | None = None
+        self.assembler: object = None  # the coloring, from the first solve
+        self._program: Program | None = None
+        self.problem: Problem = Problem(residual)  # to which the derivatives are added
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the derivatives are exact."""
+        return self._program is not None
+
+    def __str__(self) -> str:
+        """How J comes about."""
+        return "exact, by a trace of F" if self.is_traced else f"differences, since F was not traced: {self.reason}"
+
+    def _entries(self) -> dict[str, str]:
+        if not self.is_traced:
+            return {"not traced": self.reason}
+        pattern = "dense or not known" if self.structure is None else repr(self.structure)
+        return {"unknowns": f"{self.shape}", "operations": f"{self.operations}", "J": pattern}
+
+    @property
+    def program(self) -> Program:
+        """The compiled functions."""
+        if self._program is None:
+            raise TypeError(f"trace: the function has no exact derivatives: {self.reason}")
+        return self._program
+
+    def __call__(self, x: CallersArray) -> HostArray:
+        """F(x), compiled where it was traced."""
+        x = self._as_state(x)
+        return np.asarray(self.residual(x)) if self._program is None else self._program.value(x, self.arrays())
+
+    def jvp(self, x: CallersArray, v: CallersArray) -> HostArray:
+        """J(x) v."""
+        return self.program.jvp(self._as_state(x), self._as_state(v), self.arrays())[1]
+
+    def vjp(self, x: CallersArray, w: CallersArray) -> HostArray:
+        """J(x)^H w."""
+        return self.program.vjp(self._as_state(x), self._as_state(w), self.arrays())
+
+    def parameter_jvp(self, x: CallersArray, tangents: Mapping[str, CallersArray]) -> HostArray:
+        """(dF/dtheta) dtheta, for some of the parameters."""
+        arrays = self.arrays()
+        d = {name: np.broadcast_to(np.asarray(tangents.get(name, 0.0), v.dtype), v.shape) for name, v in arrays.items()}
+        return self.program.parameter_jvp(self._as_state(x), d, arrays)
+
+    def parameter_vjp(self, x: CallersArray, w: CallersArray) -> dict[str, HostArray]:
+        """(dF/dtheta)^H w for each parameter; zero for those that are no floating-point numbers."""
+        found = self.program.parameter_vjp(self._as_state(x), self._as_state(w), self.arrays())
+        return {name: np.zeros(np.shape(value)) for name, value in (self.parameters or {}).items()} | dict(found)
+
+    def arrays(self) -> dict[str, HostArray]:
+        """The parameters that derivatives are taken by: numbers and arrays of floating-point numbers."""
+        return numeric(self.parameters)
+
+    def _as_state(self, x: CallersArray) -> HostArray:
+        x = np.asarray(x, self.dtype)
+        if x.shape != self.shape:
+            raise ValueError(f"trace: the function was traced for arrays of shape {self.shape}, got {x.shape}")
+        return x
+
+    @property
+    def detection(self) -> Detection | None:
+        """The pattern as what a search finds."""
+        if self.structure is None:
+            return None
+        return Detection(structure=self.structure, how=Outcome.TRACED, evaluations=0, unknowns=self.structure.unknowns)
+
+    def confirm(self, x: HostArray) -> None:
+        """Raise a `WrongDerivativesError` where F at x, the end of a failed solve, is not what the trace has there."""
+        if self._program is not None:
+            arrays = self.arrays()
+            comparison = Comparison(self.residual, lambda x, v: self.program.jvp(x, v, arrays), None)
+            F, own = comparison.value(x), self.program.jvp(x, np.zeros_like(x), arrays)[0]
+            if F is None or not comparison.holds(x, F, own):
+                raise WrongDerivativesError("F and its trace differ at the end: F changes from call to call")
+
+    def refuse(self, reason: str) -> Problem:
+        """The problem without the derivatives of this trace: a solve has contradicted them."""
+        self.reason, self.structure, self._program = reason, None, None
+        return replace(self.problem, derivatives=self)
+
+    def __getstate__(self) -> Mapping[str, object]:
+        """All but what is compiled: another process traces again."""
+        return vars(self) | {
+            "_program": None,
+            "problem": None,
+            "assembler": None,
+            "reason": self.reason or "it comes from another process",
+        }
+
+
+def numeric(parameters: Mapping[str, CallersArray] | None) -> dict[str, HostArray]:
+    """Parameters that are real or complex numbers, or arrays of these."""
+    found: dict[str, HostArray] = {}
+    for name, value in (parameters or {}).items():
+        if isinstance(value, int | float | complex) and not isinstance(value, bool):
+            found[name] = np.asarray(value, complex if isinstance(value, complex) else float)
+        elif isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fc":
+            found[name] = np.asarray(value)
+    return found
+
+
+# Traces
+
+
+def trace(
+    residual: Residual | Problem,
+    x0: CallersArray,
+    *,
+    parameters: CallersArray = None,
+    batch_ndim: int = 0,
+) -> TracedResidual:
+    """Run a residual written in NumPy on arrays that stand for values, for its exact derivatives.
+
+    Parameters
+    ----------
+    residual : callable or Problem
+        ``F(x)``, or F with parameters as of `Problem`.
+    x0 : array_like
+        A point, of the shape and dtype of the solves.
+    parameters : mapping of str to Array, array or float, optional
+        What F depends on in addition to x, as of `Problem`: arguments of the compiled functions, and what
+        `parameter_jvp` and `parameter_vjp` are derivatives by.
+    batch_ndim : int, optional
+        The first axes of x index independent systems. Default 0.
+
+    Returns
+    -------
+    TracedResidual
+        It says whether the function was traced, or why not, at which line.
+
+    Raises
+    ------
+    TypeError
+        If `residual` is not callable, or x0 holds no numbers.
+
+    Notes
+    -----
+    The trace is compared with the function at a point and at two random ones near x0: values and a product with J. One
+    that differs is not used. Costs seven evaluations of F, and compilations of some tenths of a second.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> def F(x, a):
+    ...     out = np.zeros(x.size)
+    ...     out[:-1] = np.maximum(x[1:], 0.0) - a * x[:-1]
+    ...     out[-1] = x[-1] - 1.0
+    ...     return out
+    >>> traced = ims.trace(F, np.ones(4), parameters={"a": 2.0})
+    >>> traced.structure
+    <Sparse 4x4, 7 entries, at most 2 in a row>
+    >>> traced.vjp(np.ones(4), np.ones(4))
+    array([-2., -1., -1.,  2.])
+    >>> ims.trace(lambda x: x if x[0] > 0 else 2 * x, np.ones(4)).is_traced
+    False
+    """
+    problem = residual if isinstance(residual, Problem) else Problem(residual, batch_ndim=batch_ndim)
+    problem = problem if parameters is None else replace(problem, parameters=parameters)
+    x = as_inexact(x0, "x0")
+    if not isinstance(x, np.ndarray):
+        raise TypeError(f"trace: `x0` must be a NumPy array, got {type(x).__name__}")
+    return trace_of(problem, x)
+
+
+_lock = threading.RLock()
+_traces: dict[object, TracedResidual] = {}
+
+
+def trace_of(problem: Problem, x: CallersArray) -> TracedResidual:
+    """The trace of a problem's residual for states like x: a kept one, if it still agrees, or a new one."""
+    parameters = numeric(problem.parameters)
+    key = _key(problem, x, parameters)
+    with _lock:
+        found = _traces.pop(key, None) if key is not None else None
+        if found is not None:
+            found = _renew(found, problem)
+            found.evaluations = 1
+            found = found if found.is_traced and _comparison(found, problem).holds_nearby(x, 1) else None
+        found = found or _new(problem, x, parameters)
+        if key is not None and found.is_traced:
+            _traces[key] = found
+            while len(_traces) > MOST:
+                del _traces[next(iter(_traces))]
+    return found
+
+
+def _renew(found: TracedResidual, problem: Problem) -> TracedResidual:
+    """The same program for a problem with other values of the parameters."""
+    other = object.__new__(TracedResidual)
+    vars(other).update(vars(found), residual=problem.residual, parameters=problem.parameters)
+    return other
+
+
+def _key(problem: Problem, x: CallersArray, parameters: Mapping[str, HostArray]) -> object:
+    """What a trace depends on, but for what the comparison sees; None where that cannot be looked up."""
+    function = problem.residual
+    form = ""
+    if isinstance(function, Parametrized):
+        function, form = function.function, function.form
+    shapes = tuple((name, value.shape, value.dtype) for name, value in parameters.items())
+    same: object = function
+    if isinstance(function, FunctionType):
+        inside = zip(function.__code__.co_freevars, function.__closure__ or ())
+        cells = tuple(_identity(cell) for name, cell in inside if form != "names" or name not in parameters)
+        same = (function.__code__, id(function.__globals__), cells, _identity(function.__defaults__))
+    try:
+        hash(same)
+    except TypeError:
+        return None
+    return same, form, x.shape, x.dtype, problem.batch_ndim, shapes
+
+
+def _identity(part: CallersArray) -> object:
+    """A number or a text itself, else where it is."""
+    try:
+        value = part.cell_contents if hasattr(part, "cell_contents") else part
+    except ValueError:  # an empty cell
+        return None
+    if isinstance(value, tuple):
+        return tuple(map(_identity, value))
+    return value if isinstance(value, int | float | complex | str | bytes | None) else id(value)
+
+
+def _new(problem: Problem, x: CallersArray, parameters: Mapping[str, HostArray]) -> TracedResidual:
+    """Trace, and compare."""
+    found = TracedResidual(problem.residual, problem.parameters, x, problem.batch_ndim)
+    if not isinstance(x, np.ndarray) or x.dtype.char not in "fdFD":
+        found.reason = f"x0 is no NumPy array of 32 or 64-bit numbers but {type(x).__name__} of {x.dtype}"
+        return found
+    try:
+        found.evaluations = 1
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            program = Program(problem.residual, x, parameters)
+        found.operations, found._program = program.equations, program
+        found.structure = _structure(program, x, problem.batch_ndim)
+        comparison = _comparison(found, problem)
+        is_right = comparison.holds_nearby(x, 3)
+        found.evaluations += comparison.evaluations
+        if not is_right:
+            raise UntraceableError("it differs from F: F changes from call to call, or a function is not understood")
+    except Exception as error:  # noqa: BLE001 - whatever the function does with arrays that are none of NumPy's
+        found.reason, found._program, found.structure = explanation(error), None, None
+    return found
+
+
+def _structure(program: Program, x: HostArray, batch_ndim: int) -> Sparse | None:
+    """The pattern of one system's J, that of all systems of a batch."""
+    try:
+        with double_precision():
+            whole = pattern_of(program.closed, x.size)
+    except UnknownPatternError:
+        return None
+    size = int(np.prod(x.shape[batch_ndim:]))
+    if size != whole.unknowns:
+        rows, columns = whole.rows, whole.columns
+        if (rows // size != columns // size).any():
+            raise UntraceableError("the systems of the batch depend on one another")
+        whole = Sparse((rows % size, columns % size), unknowns=size)
+    return None if whole.nnz > FULL * size**2 else compressed(whole.indptr, whole.indices)
+
+
+def _comparison(found: TracedResidual, problem: Problem) -> Comparison:
+    """What compares a trace with the problem's function."""
+    arrays, bounds = found.arrays(), problem.bounds
+    bounds = bounds and tuple(spread("bounds", side, found.shape) for side in bounds)
+    return Comparison(found.residual, lambda x, v: found.program.jvp(x, v, arrays), bounds)
+
+
+# The functions of a problem
+
+
+class Functions:
+    """F by NumPy and its exact products, for one solve: F and its trace are compared wherever J is taken."""
+
+    def __init__(self, found: TracedResidual) -> None:
+        self.found, self.arrays = found, found.arrays()
+        self.comparison = Comparison(found.residual, lambda x, v: found.program.jvp(x, v, self.arrays), None)
+        self._last: tuple[HostArray, HostArray] | None = None
+        self._compared: HostArray | None = None
+
+    def residual(self, x: HostArray) -> CallersArray:
+        F = self.found.residual(x)
+        if type(F) is np.ndarray and F.shape == self.found.shape:
+            self._last = x.copy(), F.copy()
+        return F
+
+    def jvp(self, x: HostArray, v: HostArray) -> HostArray:
+        return self._compare(x, *self.found.program.jvp(x, v, self.arrays))
+
+    def jvps(self, x: HostArray, V: HostArray) -> HostArray:
+        return self._compare(x, *self.found.program.jvps(x, V, self.arrays))
+
+    def vjp(self, x: HostArray, w: HostArray) -> HostArray:
+        return self.found.program.vjp(x, w, self.arrays)
+
+    def _compare(self, x: HostArray, own: HostArray, product: HostArray) -> HostArray:
+        """The product, if it is finite and the trace has the values of F here."""
+        if self._last is not None and np.array_equal(x, self._last[0]):
+            if self._compared is None or not np.array_equal(x, self._compared):
+                if not self.comparison.holds(x, self._last[1], own):
+                    raise WrongDerivativesError("F and its trace differ at a later point: F changes from call to call")
+                self._compared = self._last[0]
+            if not np.isfinite(product).all() and np.isfinite(self._last[1]).all():
+                raise WrongDerivativesError("products with J are not finite at x, where F is")
+        return product
+
+
+def add_derivatives(problem: Problem, x: CallersArray) -> Problem:
+    """The problem with the exact derivatives that it does not have itself."""
+    found = trace_of(problem, x)
+    found.problem = problem
+    if not found.is_traced:
+        return replace(problem, derivatives=found)
+    functions = Functions(found)
+    given: dict[str, CallersArray] = {"residual": functions.residual}
+    if problem.jvp is None and problem.jac is None and problem.linearize is None:
+        given |= {"jvp": functions.jvp, "jvps": functions.jvps}
+    if problem.vjp is None:
+        given |= {"vjp": functions.vjp}
+    if found.arrays():
+        own = {"parameter_jvp": found.parameter_jvp, "parameter_vjp": found.parameter_vjp}
+        given |= {name: function for name, function in own.items() if getattr(problem, name) is None}
+    return replace(problem, **given, derivatives=found, take=None)

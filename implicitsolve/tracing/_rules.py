@@ -1,0 +1,205 @@
+"""The patterns of JAX's primitives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import scipy.sparse
+from jax import lax
+
+from implicitsolve._sparse_structure import Sparse
+from implicitsolve._typing import CallersArray, HostArray
+from implicitsolve.tracing._pattern import (
+    MOST_ENTRIES,
+    MOST_SMALL,
+    RULES,
+    Rows,
+    Step,
+    UnknownPatternError,
+    nothing,
+    rows_at,
+    union,
+    walk,
+)
+
+ENTRYWISE = """abs acos acosh add add_any asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt clamp complex conj cos
+cosh digamma div erf erf_inv erfc exp exp2 expm1 igamma igammac integer_pow lgamma log log1p logistic max min mul neg
+nextafter pow regularized_incomplete_beta rem rsqrt select_n sin sinh sqrt square sub tan tanh zeta"""
+SAME = "convert_element_type copy copy_p expand_dims imag real reduce_precision reshape squeeze"  # in this order
+SUMS = "reduce_sum reduce_max reduce_min reduce_prod"
+PREFIXES = "cumsum cumprod cummax cummin cumlogsumexp"
+
+
+def rule(names: str) -> Callable[[Callable[[Step], Rows]], Callable[[Step], Rows]]:
+    """Enter a rule for these primitives."""
+
+    def enter(function: Callable[[Step], Rows]) -> Callable[[Step], Rows]:
+        RULES.update(dict.fromkeys(names.split(), function))
+        return function
+
+    return enter
+
+
+@rule(ENTRYWISE)
+def entrywise(step: Step) -> Rows:
+    """A number meets each entry; a choice by constants takes one case at each entry."""
+    count, parts = math.prod(step.shape), []
+    which = np.broadcast_to(step.value(0), step.shape).astype(int).reshape(-1) if _is_choice(step) else None
+    for i, rows in enumerate(step.given):
+        if rows is not None and step.shapes[i] != step.shape:
+            rows = rows[np.zeros(count, dtype=np.intp)]
+        if rows is not None and which is not None:
+            rows = rows_at(rows, np.where(which == i - 1, np.arange(1, count + 1), 0))
+        parts.append(rows)
+    return union(*parts)
+
+
+def _is_choice(step: Step) -> bool:
+    return step.name == "select_n" and step.constants[0] is not None
+
+
+@rule(SAME)
+def same(step: Step) -> Rows:
+    return step.given[0]
+
+
+@rule("slice")
+def take_slice(step: Step) -> Rows:
+    begins, ends, steps = (step.params[name] for name in ("start_indices", "limit_indices", "strides"))
+    return step.pick(step.places()[tuple(map(slice, begins, ends, steps or (1,) * len(begins)))], 0)
+
+
+@rule("transpose")
+def permute(step: Step) -> Rows:
+    return step.pick(step.places().transpose(step.params["permutation"]), 0)
+
+
+@rule("rev")
+def reverse(step: Step) -> Rows:
+    return step.pick(np.flip(step.places(), step.params["dimensions"]), 0)
+
+
+@rule("broadcast_in_dim")
+def broadcast(step: Step) -> Rows:
+    shape = [1] * len(step.shape)
+    for axis, n in zip(step.params["broadcast_dimensions"], step.shapes[0]):
+        shape[axis] = n
+    return step.pick(np.broadcast_to(step.places().reshape(shape), step.shape), 0)
+
+
+@rule("concatenate stack")
+def join(step: Step) -> Rows:
+    sizes = [math.prod(shape) for shape in step.shapes]
+    parts = [step.places(i, sum(sizes[:i])) for i in range(len(sizes))]
+    axis = step.params.get("dimension", step.params.get("axis"))
+    places = np.stack(parts, axis) if step.name == "stack" else np.concatenate(parts, axis)
+    return step.pick(places, *range(len(sizes)))
+
+
+@rule("pad")
+def pad(step: Step) -> Rows:
+    around = step.places(1, math.prod(step.shapes[0]))
+    return step.pick(lax.pad(step.places(), around, step.params["padding_config"]), 0, 1)
+
+
+@rule("dynamic_slice")
+def dynamic_slice(step: Step) -> Rows:
+    begins = [int(step.value(i)) for i in range(1, len(step.shapes))]
+    return step.pick(step.places()[tuple(slice(b, b + n) for b, n in zip(begins, step.shape))], 0)
+
+
+@rule("dynamic_update_slice")
+def slice_update(step: Step) -> Rows:
+    places = step.places()
+    begins = [int(step.value(i)) for i in range(2, len(step.shapes))]
+    places[tuple(slice(b, b + n) for b, n in zip(begins, step.shapes[1]))] = step.places(1, places.size)
+    return step.pick(places, 0, 1)
+
+
+@rule("gather")
+def gather(step: Step) -> Rows:
+    if step.given[0] is None:
+        return None
+    params = {**step.params, "fill_value": 0}
+    return step.pick(step.primitive.bind(step.places(), step.value(1), **params), 0)
+
+
+@rule("scatter")
+def scatter(step: Step) -> Rows:
+    keys = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
+    new = step.places(2, math.prod(step.shapes[0]))
+    params = {key: step.params[key] for key in keys}
+    return step.pick(lax.scatter(step.places(), step.value(1), new, **params), 0, 2)
+
+
+@rule("scatter-add scatter_add scatter-mul scatter_mul scatter-sub scatter_sub scatter_max scatter_min")
+def scatter_add(step: Step) -> Rows:
+    """Each update goes where a gather with the same indices would find it."""
+    numbers, count = step.params["dimension_numbers"], math.prod(step.shapes[0])
+    window = iter(numbers.update_window_dims)
+    aside = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    sizes = tuple(1 if axis in aside else step.shapes[2][next(window)] for axis in range(len(step.shapes[0])))
+    there = lax.GatherDimensionNumbers(
+        offset_dims=numbers.update_window_dims,
+        collapsed_slice_dims=numbers.inserted_window_dims,
+        start_index_map=numbers.scatter_dims_to_operand_dims,
+        operand_batching_dims=numbers.operand_batching_dims,
+        start_indices_batching_dims=numbers.scatter_indices_batching_dims,
+    )
+    base = np.arange(1, count + 1, dtype=np.int32).reshape(step.shapes[0])
+    places = np.asarray(lax.gather(base, step.value(1), there, sizes, mode="fill", fill_value=0)).reshape(-1)
+    inside = np.flatnonzero(places)
+    return union(step.given[0], step.unite(2, inside, places[inside] - 1))
+
+
+@rule(SUMS)
+def reduce(step: Step) -> Rows:
+    kept = [1 if i in step.params["axes"] else n for i, n in enumerate(step.shapes[0])]
+    places = np.broadcast_to(np.arange(math.prod(kept)).reshape(kept), step.shapes[0])
+    return step.unite(0, np.arange(places.size), places)
+
+
+@rule(f"{PREFIXES} sort")
+def along_axis(step: Step) -> Rows:
+    """Entries that depend on all, or all that come before, along an axis."""
+    axis = step.params.get("axis", step.params.get("dimension"))
+    index = np.moveaxis(np.arange(math.prod(step.shape)).reshape(step.shape), axis, -1)
+    n = index.shape[-1]
+    if n * index.size > MOST_SMALL:
+        raise UnknownPatternError("J is dense")
+    later = np.ones((n, n), bool) if step.name == "sort" else np.tri(n, dtype=bool)
+    i, j = np.nonzero(later.T if step.params.get("reverse") else later)
+    return union(*(step.unite(k, index[..., j], index[..., i]) for k in range(len(step.given))))
+
+
+@rule("dot_general")
+def product(step: Step) -> Rows:
+    """Entries (b, i, j) from (b, i, c) and (b, j, c), where the other factor is not a constant zero."""
+    contracted, batch = step.params["dimension_numbers"]
+    (left, there), (right, here) = (_arrange(step, k, contracted[k], batch[k]) for k in (0, 1))
+    if math.prod(left.shape) * right.shape[1] > MOST_SMALL + MOST_ENTRIES * step.unknowns:
+        raise UnknownPatternError("J is dense")
+    b, i, j, c = np.nonzero(there[:, :, None, :] & here[:, None, :, :])
+    places = (b * left.shape[1] + i) * right.shape[1] + j
+    return union(step.unite(0, left[b, i, c], places), step.unite(1, right[b, j, c], places))
+
+
+def _arrange(step: Step, k: int, contracted: tuple[int, ...], batch: tuple[int, ...]) -> tuple[HostArray, HostArray]:
+    """Numbers of a factor's entries as (batch, rest, contracted), and whether they may differ from zero."""
+    shape, constant = step.shapes[k], step.constants[k]
+    rest = [axis for axis in range(len(shape)) if axis not in contracted and axis not in batch]
+    sizes = [math.prod(shape[axis] for axis in axes) for axes in (batch, rest, contracted)]
+    is_there = np.ones(shape, bool) if constant is None else np.asarray(constant()) != 0
+    numbers = np.arange(math.prod(shape)).reshape(shape)
+    order = [*batch, *rest, *contracted]
+    return numbers.transpose(order).reshape(sizes), is_there.transpose(order).reshape(sizes)
+
+
+def pattern_of(program: CallersArray, unknowns: int) -> Sparse:
+    """The pattern of the output by the first input of a closed jaxpr."""
+    others = [None] * (len(program.jaxpr.invars) - 1)
+    start = scipy.sparse.eye_array(unknowns, dtype=bool, format="csr")
+    (rows,) = walk(program, [start, *others], [None, *others], unknowns)
+    return Sparse(nothing(unknowns, unknowns) if rows is None else rows)
