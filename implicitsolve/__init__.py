@@ -15,7 +15,7 @@ from implicitsolve import monitor
 from implicitsolve.compat import newton_krylov
 from implicitsolve.derivatives import pull_back, push_forward
 from implicitsolve.derivatives._systems import AdjointResult, TangentResult
-from implicitsolve.direct import BlockLU, CyclicReduction
+from implicitsolve.direct import BlockLU, CyclicReduction, SparseLU
 from implicitsolve.errors import AccuracyWarning, BackendUnavailable, NoConvergence, required
 from implicitsolve.globalize import Backtracking, ConstantForcing, Dogleg, EisenstatWalker, FullStep, Wolfe
 from implicitsolve.krylov import GMRES, LGMRES, BiCGSTAB, ScipyKrylov, TruncatedInverse
@@ -99,6 +99,7 @@ __all__ = [
     "PseudoTransient",
     "ScipyKrylov",
     "Sparse",
+    "SparseLU",
     "SparseNewton",
     "Status",
     "Substitution",

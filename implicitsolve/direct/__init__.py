@@ -1,9 +1,10 @@
-"""Direct solvers of block-banded systems."""
+"""Direct solvers of block-banded and sparse systems."""
 
 from __future__ import annotations
 
 from implicitsolve.direct._block_lu import BlockLU, CyclicReduction
 from implicitsolve.direct._factorization import DirectMethod, Factored, Factorization, solve_factored
+from implicitsolve.direct._sparse_lu import SparseLU
 
-__all__ = ["BlockLU", "CyclicReduction", "DirectMethod", "Factored", "Factorization", "solve_factored"]
+__all__ = ["BlockLU", "CyclicReduction", "DirectMethod", "Factored", "Factorization", "SparseLU", "solve_factored"]
 __dir__ = __all__.copy

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.linalg.lapack
 import scipy.sparse
 import scipy.sparse.csgraph
-import scipy.sparse.linalg
 
 from implicitsolve._arrays.namespace import array_namespace, is_complex, near_reciprocals
 from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._cudss import CuDSSPlan, Engine
+from implicitsolve.direct._sparse_engines import LIBRARIES, BandLU, DenseLU, Refined, Scaled, SuperLU, load
 from implicitsolve.krylov import LinearMethod
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
@@ -30,6 +28,7 @@ MATCHED = 0.5  # part of the entries (i, j) with an entry (j, i) from which on A
 LARGEST_RESIDUAL = 1e-9  # ||b - A x|| over ||A|| ||x|| + ||b||, from which on a factorization is done again
 ENTRIES_PER_ROW = 0.5  # of the factors, over the width: 0.4 to 0.7 in the plane and in the cube
 CUBES, LINES, EACH = 1.5, 12.0, 40.0  # 1.5 w^3 + 12 N w + 40 nnz: planes, tori, cubes, within a factor of 2
+BYTES_PER_ENTRY = 12  # a number and an index
 DENSE = 0.25  # part of all entries from which on LAPACK's LU of the whole array is faster than SuperLU
 SPREAD = 10.0  # of the largest entries of rows, or of columns, above which they are scaled, as by LAPACK's `gesvx`
 DIRECT_LIMIT = 3e4  # nanoseconds an unknown up to which kept factors were not slower than ILU: cube of 32, torus of 320
@@ -51,10 +50,13 @@ class SparsePlan:
     Parameters
     ----------
     structure : Sparse
+    engine : str, optional
+        That of `SparseLU`.
     """
 
-    def __init__(self, structure: Sparse) -> None:
-        self.structure = structure
+    def __init__(self, structure: Sparse, engine: str = "auto") -> None:
+        self.structure, self.engine = structure, engine
+        self.analysis: Any = None  # of CHOLMOD
         n = structure.unknowns
         self.is_dense: bool = structure.nnz > DENSE * n * n
         lower, upper = structure.bandwidth
@@ -86,6 +88,11 @@ class SparsePlan:
         self.known_order: HostArray | None = None  # that SuperLU found for the first factorization in symmetric mode
         self.pivots: bool = False  # whether pivots on the diagonal were too small once
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the factors are likely to hold, where a library does not tell."""
+        return int(BYTES_PER_ENTRY * self.fill.entries)
+
     @cached_property
     def is_symmetric(self) -> bool:
         """Whether pivots on the diagonal, in an order for A + A^T, leave fewer entries than partial pivoting."""
@@ -110,115 +117,6 @@ class SparsePlan:
         return P.data, compressed(P.indptr, P.indices)
 
 
-class _Band:
-    """LAPACK's band LU with partial pivoting, in the order of the plan."""
-
-    def __init__(self, plan: SparsePlan, data: HostArray) -> None:
-        n, rows = plan.structure.unknowns, 2 * plan.lower + plan.upper + 1
-        ab = np.zeros(n * rows, dtype=data.dtype)
-        ab[plan.places] = data
-        self.is_complex = data.dtype.kind == "c"
-        lapack: Any = scipy.linalg.lapack
-        gbtrf, self._gbtrs = (lapack.zgbtrf, lapack.zgbtrs) if self.is_complex else (lapack.dgbtrf, lapack.dgbtrs)
-        self.factors, self.pivots, info = gbtrf(ab.reshape(n, rows).T, plan.lower, plan.upper, overwrite_ab=1)
-        if info > 0:
-            raise RuntimeError("singular")
-        self.order, self.kl, self.ku, self.nbytes = plan.order, plan.lower, plan.upper, ab.nbytes
-
-    def solve(self, b: HostArray, trans: str) -> HostArray:
-        b = b if self.order is None else b[self.order]
-        x, _ = self._gbtrs(self.factors, self.kl, self.ku, b, self.pivots, trans="NTH".index(trans))
-        if self.order is None:
-            return x
-        out = np.empty_like(x)
-        out[self.order] = x
-        return out
-
-
-class _Dense:
-    """LAPACK's LU of the whole array with partial pivoting."""
-
-    def __init__(self, plan: SparsePlan, data: HostArray) -> None:
-        n = plan.structure.unknowns
-        array = np.zeros((n, n), dtype=data.dtype, order="F")
-        array[plan.structure.indices, plan.structure.columns] = data
-        lapack: Any = scipy.linalg.lapack
-        self.is_complex: bool = data.dtype.kind == "c"
-        getrf, self._getrs = (lapack.zgetrf, lapack.zgetrs) if self.is_complex else (lapack.dgetrf, lapack.dgetrs)
-        self.factors, self.pivots, info = getrf(array, overwrite_a=True)
-        if info > 0:
-            raise RuntimeError("singular")
-        self.nbytes: int = array.nbytes
-
-    def solve(self, b: HostArray, trans: str) -> HostArray:
-        return self._getrs(self.factors, self.pivots, b, trans="NTH".index(trans))[0]
-
-
-class _Scaled:
-    """Factors of R A C, with positive diagonal matrices R and C, as those of A."""
-
-    def __init__(self, engine: Engine, rows: HostArray, columns: HostArray) -> None:
-        self.engine, self.rows, self.columns = engine, rows, columns
-        self.nbytes: int = engine.nbytes + rows.nbytes + columns.nbytes
-        self.is_complex: bool = engine.is_complex
-
-    def solve(self, b: HostArray, trans: str) -> HostArray:
-        first, last = (self.rows, self.columns) if trans == "N" else (self.columns, self.rows)
-        return (self.engine.solve((first * b.T).T, trans).T * last).T
-
-
-class _Refined:
-    """Factors whose solutions are corrected once by their residuals."""
-
-    def __init__(self, engine: Engine, A: SparseMatrix) -> None:
-        self.engine, self.A = engine, A
-        self.nbytes: int = engine.nbytes
-        self.is_complex: bool = engine.is_complex
-
-    def solve(self, b: HostArray, trans: str) -> HostArray:
-        x = self.engine.solve(b, trans)
-        product = {"N": self.A.matvec, "H": self.A.rmatvec, "T": lambda x: np.conj(self.A.rmatvec(np.conj(x)))}[trans]
-        return x + self.engine.solve(b - product(x), trans)
-
-
-class _SuperLU:
-    """SuperLU, with the order of the first factorization of its kind ever after.
-
-    With pivots on the diagonal fill is that of the pattern, whatever the entries are; with a threshold of 0.1 factors
-    of a diffusion with jumps took minutes. Panels of 8 columns, without relaxed supernodes, took 0.7 of the time of the
-    default in the plane of 256^2, as much in the cube; panels of one column took twice that in the cube of 30^3.
-    """
-
-    def __init__(self, plan: SparsePlan, data: HostArray, *, pivots: bool) -> None:
-        structure = plan.structure
-        self.order: HostArray | None = None
-        if pivots:
-            self.lu = _superlu(structure.with_entries(data), permc_spec="COLAMD")
-        else:
-            options: Any = {"diag_pivot_thresh": 0.0, "panel_size": 8, "relax": 1, "options": {"SymmetricMode": True}}
-            self.order = plan.known_order
-            if self.order is None:
-                self.lu = _superlu(structure.with_entries(data), permc_spec="MMD_AT_PLUS_A", **options)
-                plan.known_order = self.lu.perm_c
-            else:
-                places, pattern = plan.permuted
-                self.lu = _superlu(pattern.with_entries(data[places]), permc_spec="NATURAL", **options)
-        self.nbytes, self.is_complex = int(self.lu.nnz) * (data.itemsize + 4), data.dtype.kind == "c"
-
-    def solve(self, b: HostArray, trans: str) -> HostArray:
-        if self.order is None:
-            return self.lu.solve(b, trans)
-        permuted = np.empty_like(b)
-        permuted[self.order] = b
-        return self.lu.solve(permuted, trans)[self.order]
-
-
-def _superlu(A: Any, **options: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return scipy.sparse.linalg.splu(A, **options)
-
-
 @dataclass(frozen=True, kw_only=True)
 class SparseLU(LinearMethod):
     """Sparse LU factorization.
@@ -232,6 +130,22 @@ class SparseLU(LinearMethod):
     again with partial pivoting, as those that follow it are. CuPy arrays are factorized on the device by cuDSS
     (`CuDSSPlan`).
 
+    Parameters
+    ----------
+    engine : {"auto", "pardiso", "klu", "cholmod"}, optional
+        What factors real matrices in place of SuperLU: MKL's PARDISO (extra ``pardiso``), KLU (``klu``), or CHOLMOD
+        (``cholmod``) for symmetric positive definite ones. SuperLU follows where the residual of a solve is not small.
+        Default "auto", SuperLU: on one core the others were faster in the cube alone, PARDISO by a factor of 3.
+
+    Raises
+    ------
+    BackendUnavailable
+        If the library of the engine is missing.
+    TypeError
+        From `factor`, if an engine for real matrices gets a complex one.
+    ValueError
+        If `engine` is none of these.
+
     References
     ----------
     .. [1] J. W. Demmel, S. C. Eisenstat, J. R. Gilbert, X. S. Li and J. W. H. Liu, "A supernodal approach to sparse
@@ -240,20 +154,27 @@ class SparseLU(LinearMethod):
     Examples
     --------
     >>> import numpy as np, scipy.sparse
-    >>> from implicitsolve.direct._sparse_lu import SparseLU
+    >>> from implicitsolve import SparseLU
     >>> from implicitsolve.operators._sparse import SparseMatrix
     >>> A = SparseMatrix.from_scipy(scipy.sparse.diags_array([[2.0, 4.0, 8.0], [1.0, 1.0]], offsets=[0, 1]))
     >>> SparseLU().factor(A).solve(np.array([3.0, 5.0, 8.0]))
     array([1., 1., 1.])
     """
 
+    engine: str = "auto"
+
     kind: ClassVar[str] = "direct"
     takes_sparse: ClassVar[bool] = True
 
-    @staticmethod
-    def plan(A: SparseMatrix) -> SparsePlan | CuDSSPlan:
+    def __post_init__(self) -> None:
+        if self.engine not in ("auto", *LIBRARIES):
+            raise ValueError(f"SparseLU: `engine` must be one of {('auto', *LIBRARIES)}, got {self.engine!r}")
+        if self.engine != "auto":
+            load(self.engine)
+
+    def plan(self, A: SparseMatrix) -> SparsePlan | CuDSSPlan:
         """What depends on the pattern of A alone, and on where its entries are."""
-        return SparsePlan(A.structure) if isinstance(A.data, np.ndarray) else CuDSSPlan(A)
+        return SparsePlan(A.structure, self.engine) if isinstance(A.data, np.ndarray) else CuDSSPlan(A)
 
     def factor(self, A: SparseMatrix, plan: SparsePlan | CuDSSPlan | None = None) -> SparseFactorization:
         """Factorize A; `plan` keeps what depends on the pattern alone from one factorization to the next."""
@@ -280,7 +201,7 @@ def _engine(plan: SparsePlan, data: HostArray) -> Engine | None:
         return _factor_unscaled(plan, data)
     rows, columns = scales
     engine = _factor_unscaled(plan, data * rows[plan.structure.rows] * columns[plan.structure.columns])
-    return None if engine is None else _Scaled(engine, rows, columns)
+    return None if engine is None else Scaled(engine, rows, columns)
 
 
 def _scales(structure: Sparse, data: HostArray) -> tuple[HostArray, HostArray] | None:
@@ -301,25 +222,46 @@ def _factor_unscaled(plan: SparsePlan, data: HostArray) -> Engine | None:
     """Factors of these entries."""
     try:
         if plan.is_dense:
-            return _Dense(plan, data)
+            return DenseLU(plan, data)
         if plan.is_band:
-            return _Band(plan, data)
+            return BandLU(plan, data)
     except RuntimeError:
         return None
+    if plan.engine != "auto":
+        engine = _by_library(plan, data)
+        if engine is not None:
+            return engine
     has_diagonal = plan.is_symmetric and bool(data[plan.structure.rows == plan.structure.columns].all())
     if has_diagonal and not plan.pivots:
         with contextlib.suppress(RuntimeError):  # SuperLU's word for a pivot that is exactly zero
-            engine: Engine = _SuperLU(plan, data, pivots=False)
-            A = SparseMatrix(data, plan.structure)
-            for candidate in (engine, _Refined(engine, A)):
-                if _is_accurate(A, candidate):
-                    return candidate
+            engine = _accurate(plan, data, SuperLU(plan, data, pivots=False))
+            if engine is not None:
+                return engine
     try:
-        engine = _SuperLU(plan, data, pivots=True)
+        engine = SuperLU(plan, data, pivots=True)
     except RuntimeError:
         return None
     plan.pivots = has_diagonal
     return engine
+
+
+def _by_library(plan: SparsePlan, data: HostArray) -> Engine | None:
+    """Factors by the library that the plan names; None if they are not accurate."""
+    if data.dtype.kind == "c":
+        raise TypeError(f"SparseLU: `engine` {plan.engine!r} factors real matrices, got {data.dtype}")
+    module = load(plan.engine)
+    try:
+        return _accurate(plan, data, LIBRARIES[plan.engine].factors(module, plan, data))
+    except Exception as error:  # each library has its own for a singular or an indefinite matrix
+        if not type(error).__module__.startswith(module.__name__.split(".")[0]) and not isinstance(error, RuntimeError):
+            raise
+        return None
+
+
+def _accurate(plan: SparsePlan, data: HostArray, engine: Engine) -> Engine | None:
+    """These factors, refined where that is needed; None where it does not help."""
+    A = SparseMatrix(data, plan.structure)
+    return next((each for each in (engine, Refined(engine, A)) if _is_accurate(A, each)), None)
 
 
 def _is_accurate(A: SparseMatrix, engine: Engine) -> bool:

@@ -20,7 +20,7 @@ from implicitsolve._arrays.namespace import array_namespace, device
 from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._cudss import CuDSSPlan
-from implicitsolve.direct._sparse_lu import DENSE, SparseLU, SparsePlan
+from implicitsolve.direct._sparse_lu import DENSE, FillEstimate, SparseLU, SparsePlan
 from implicitsolve.krylov import GMRES
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator
@@ -58,7 +58,9 @@ class SparseInverses:
     not double. Matrices on a device are factorized at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lu: SparseLU | None = None) -> None:
+        self.lu: SparseLU = lu or SparseLU()
+        self.iterates: bool = lu is None
         self.plan: SparsePlan | CuDSSPlan | None = None
         self.diagonals: tuple[HostArray, HostArray] | None = None
         self.spent: float = 0.0  # nanoseconds of iterations with the last J, as estimated
@@ -75,37 +77,40 @@ class SparseInverses:
     def factor(self, J: SparseMatrix) -> Any:
         """The inverse of J."""
         if self.plan is None or self.plan.structure is not J.structure:
-            self.plan, self.diagonals = SparseLU.plan(J), diagonals(J.structure)
-            self.preconditioners, self.M = () if self.plan.is_direct else alternatives(self.plan, J), None
-        if J.batch_shape == (1,) and not self.plan.is_direct and J.dtype.char in VECTORS:
+            self.plan, self.diagonals = self.lu.plan(J), diagonals(J.structure)
+            self.preconditioners, self.M = alternatives(self.plan, J) if self.iterates else (), None
+        is_one = J.batch_shape == (1,) and J.dtype.char in VECTORS
+        if self.iterates and is_one and not self.plan.is_direct:
             self.expected = min(self.served, SOLVES) or self.expected
             self.spent, self.served = 0.0, 0
             if self.limit() >= LEAST:
                 return _Iterative(J, self)
         return self.factored(J)
 
+    @property
+    def fill(self) -> FillEstimate:
+        """Of the pattern."""
+        return self.plan.fill  # type: ignore[union-attr]
+
     def factored(self, J: SparseMatrix) -> Any:
         """The inverse of J by its factors, or by GMRES with what is likely to cost less."""
-        return _KrylovInverse(J, self) if self.preconditioners else SparseLU().factor(J, self.plan)
+        return _KrylovInverse(J, self) if self.preconditioners else self.lu.factor(J, self.plan)
 
     def cheaper(self) -> int:
         """Iterations of GMRES that cost no more than factors."""
-        fill: Any = self.plan.fill  # type: ignore[union-attr]
-        return int(min(MOST, fill.operations / (CYCLE * self.plan.structure.nnz)))  # type: ignore[union-attr]
+        return int(min(MOST, self.fill.operations / (CYCLE * self.plan.structure.nnz)))  # type: ignore[union-attr]
 
     def otherwise(self, J: SparseMatrix) -> Any:
         """The inverse of J without the preconditioner that took too many iterations; None: factors take too long."""
-        fill: Any = self.plan.fill  # type: ignore[union-attr]
-        if len(self.preconditioners) == 1 and fill.operations > MOST_OPERATIONS:
+        if len(self.preconditioners) == 1 and self.fill.operations > MOST_OPERATIONS:
             return None
         self.preconditioners, self.M = self.preconditioners[1:], None
         return self.factored(J)
 
     def limit(self) -> int:
         """Iterations that the estimate leaves for the next solve."""
-        fill: Any = self.plan.fill  # type: ignore[union-attr]
-        left = self.share * fill.operations - self.spent
-        allowed = left / max(1, self.expected - self.served) + fill.entries
+        left = self.share * self.fill.operations - self.spent
+        allowed = left / max(1, self.expected - self.served) + self.fill.entries
         return int(min(MOST, allowed / self.cost)) if left > 0 else 0
 
     def eta(self, F: HostArray) -> float:
@@ -164,7 +169,7 @@ class _Iterative:
         owner = self._owner
         if self._factors is None:
             y, iterations = bicgstab(self._scaled, F[0], owner.limit(), owner.eta(F[0]))
-            owner.spent += max(0.0, iterations * owner.cost - owner.plan.fill.entries)  # type: ignore[union-attr]
+            owner.spent += max(0.0, iterations * owner.cost - owner.fill.entries)
             if y is not None:
                 owner.served += 1
                 y *= self._scale
@@ -227,9 +232,11 @@ def bicgstab(A: Any, b: HostArray, limit: int, eta: float) -> tuple[HostArray | 
     return None if more is None else best + more, k + further
 
 
-def alternatives(plan: SparsePlan, J: SparseMatrix) -> tuple[Preconditioner, ...]:
+def alternatives(plan: SparsePlan | CuDSSPlan, J: SparseMatrix) -> tuple[Preconditioner, ...]:
     """What is likely to cost less than factors with the estimated fill."""
     found: list[Preconditioner] = []
+    if not isinstance(plan, SparsePlan) or plan.is_direct:
+        return ()
     is_long = plan.fill.operations > AMG_LIMIT * plan.structure.nnz
     if is_long and J.dtype.char == "d" and importlib.util.find_spec("pyamg") is not None:
         found.append(AMG(coarsening="classical"))

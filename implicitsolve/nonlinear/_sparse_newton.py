@@ -60,7 +60,7 @@ class SparseNewton(PlannedMethod):
         would take clearly more. Default True.
     line_search : Backtracking, Dogleg or FullStep, optional
         How far to go along a direction from a new J.
-    factor : petsc.PETScLU, optional
+    factor : SparseLU or petsc.PETScLU, optional
         A direct method for sparse matrices in place of the choice that the notes describe.
 
     Notes
@@ -113,9 +113,7 @@ class SparseNewton(PlannedMethod):
 
     def __post_init__(self) -> None:
         if self.factor is not None and not takes_sparse(self.factor, "direct"):
-            raise TypeError(
-                f"SparseNewton: `factor` must be a direct method for sparse matrices, as PETScLU(), got {self.factor!r}"
-            )
+            raise TypeError(f"SparseNewton: `factor` must be a direct method for sparse matrices, got {self.factor!r}")
         if self.bisection not in (True, False, "late"):
             raise ValueError(f'SparseNewton: `bisection` must be True, False or "late", got {self.bisection!r}')
         if self.structure is not None and not isinstance(self.structure, Sparse | Grid):
@@ -230,7 +228,9 @@ class FactoredNewton(NonlinearMethod):
     def prepared(self, context: SolveContext) -> FactoredNewton:
         """The same with the assembler, and with factors that begin with those of an earlier solve."""
         factor, known = self.factor, context.previous.inverses
-        if factor is None:
+        if isinstance(factor, SparseLU):
+            factor = SparseInverses(factor)
+        elif factor is None:
             factor = context.memory.inverses = SparseInverses() if known is None else copy.copy(known)
         return replace(self, jacobians=context.jacobians, factor=factor)
 

@@ -270,6 +270,7 @@ METHODS: dict[str, Any] = {
     "EisenstatWalker": ims.NewtonKrylov(forcing=ims.EisenstatWalker()),
     "ConstantForcing": ims.NewtonKrylov(forcing=ims.ConstantForcing(eta=1e-3)),
     "Lagged": ims.NewtonKrylov(preconditioner=ims.Lagged(preconditioner=ims.BlockLU())),
+    "SparseLU": ims.SparseNewton(factor=ims.SparseLU()),
     "TruncatedInverse": ims.NewtonKrylov(krylov=ims.TruncatedInverse(order=4), line_search=ims.FullStep()),
 }
 LINEAR: dict[str, Any] = {

@@ -99,6 +99,7 @@ TABLE: dict[str, dict[str, Row]] = {
         "ScipyKrylov": Row(cupy=HOST, torch=HOST, bridge=ADJOINT),
         "BlockLU": Row(numba=KERNELS, bridge=ADJOINT),
         "CyclicReduction": Row(bridge=ADJOINT),
+        "SparseLU": Row(bridge=METHOD),
         "LinearOperator": Row(cupy=YES),
         "BlockBandedMatrix": Row(cupy=YES),
         "aslinearoperator": PLAIN,
