@@ -18,13 +18,25 @@ from implicitsolve.krylov._base import KrylovOutcome
 from implicitsolve.krylov._descent import Descent, DescentCollector
 from implicitsolve.operators import LinearOperator
 
-BASIS_MEMORY = 2**27  # entries that the basis of all systems may take: 1 GiB in float64
+BASIS_MEMORY = 42 * 10**6  # entries that both bases of all systems may take, 336 MB in float64,
+LEAST_ROWS = 21  # ... but at least so many vectors each: from 10^6 unknowns on, a solve holds 60 in all
 RECYCLED_MEMORY = 2**17  # entries of U, C, D each, of which a product reads two: 2**19 takes a fifth more time
+KEPT = 4  # rows for each recycled one, where there is room for few: from 3 to 2 the products hardly differ
 LARGEST_SPACE = 400  # vectors; beyond it orthogonalization costs more than it saves
 EASY = 8  # iterations up to which a solve gains less by recycling than the recycled vectors cost
 SOLVED = 1  # iterations of a solve by a preconditioner that leaves nothing to learn
 SMALL = 256  # unknowns up to which recycled vectors cost next to nothing
 SINGULAR = 1e-8  # relative size under which a singular value is rounding error
+
+
+def room_of(entries: int) -> int:
+    """Rows of such a size that each of two bases may have."""
+    return max(LEAST_ROWS, BASIS_MEMORY // max(2, 2 * entries))
+
+
+def most_kept(recycle: int, entries: int) -> int:
+    """Pairs of rows of such a size that are kept from earlier solves."""
+    return min(recycle, max(20, RECYCLED_MEMORY // max(1, entries)), room_of(entries) // KEPT)
 
 
 class RecyclingGMRES:
@@ -69,7 +81,8 @@ class RecyclingGMRES:
     ) -> KrylovOutcome:
         """Newton direction, for each system by no more iterations than its `limit`."""
         systems, length = F.shape
-        largest = max(20, BASIS_MEMORY // max(1, systems * length))
+        rows = room_of(systems * length)
+        largest = rows - rows // KEPT
         space = self.space
         if space is not None and space.base is not M:
             space = self._space = space.around(M)
@@ -123,7 +136,7 @@ class RecyclingGMRES:
 
     def _collector(self, F: Array, least: int) -> SpaceCollector:
         systems, length = F.shape
-        keep = min(self.recycle, max(20, RECYCLED_MEMORY // max(1, systems * length)))
+        keep = most_kept(self.recycle, systems * length)
         has_some = np.zeros(systems, dtype=bool) if self._space is None else self._space.held.any(axis=1)
         return SpaceCollector(F, keep, least=np.where(has_some | (length <= SMALL), least, EASY))
 

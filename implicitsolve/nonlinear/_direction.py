@@ -18,13 +18,13 @@ from implicitsolve.kernels._norms import norm2
 from implicitsolve.kernels._vectors import CANCELS
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._recycling import (
-    BASIS_MEMORY,
     EASY,
     LARGEST_SPACE,
-    RECYCLED_MEMORY,
     SMALL,
     RecycledSpace,
     invertible,
+    most_kept,
+    room_of,
     truncated,
 )
 from implicitsolve.operators import LinearOperator
@@ -33,7 +33,7 @@ from implicitsolve.status import Status
 LEAST_ETA = 1e-5  # smallest relative tolerance with float32 products
 LARGEST_ETA = 0.9  # of all forcing terms
 LEAST_KRYLOV = 20  # iterations of a step, however few evaluations are left for a system without progress
-FIRST_ROWS, ROOM = 16, 2**21  # Krylov vectors, or entries if these are more, that have room at first; it doubles
+FIRST_ROWS, ROOM = 24, 2**21  # Krylov vectors, or entries if these are more, that have room at first; it doubles
 CONVERGED, ITERATION_LIMIT = int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
 BREAKDOWN, NONFINITE = int(Status.BREAKDOWN), int(Status.NONFINITE)
 
@@ -214,7 +214,7 @@ class OneRecyclingGMRES:
     ) -> tuple[HostArray, float, int, int]:
         """Newton direction by at most `limit` products, the norm of F + J s, a status, and the number of products."""
         self._join()
-        size = min(self.size, max(20, BASIS_MEMORY // F.size))
+        size = min(self.size, room_of(F.size) - self.held)
         size = size if limit is None else min(size, limit)
         least, before = 0 if self.held or F.size <= SMALL else EASY, 0
         rest, status = self._solve(product, F / -norm, eta, min(size, F.size))
@@ -297,10 +297,11 @@ class OneRecyclingGMRES:
             return
         most = rows + columns - self.new
         size = min(most, max(2 * rows, FIRST_ROWS, ROOM // like.size))
-        C, K = (np.empty((size, like.size), like.dtype) for _ in range(2))
-        if rows:
-            C[:rows], K[:rows] = self.C, self.K
-        self.C, self.K = C, K
+        for name in ("C", "K"):  # one after the other: memory
+            whole = np.empty((size, like.size), like.dtype)
+            if rows:
+                whole[:rows] = getattr(self, name)
+            setattr(self, name, whole)
 
     def _join(self) -> None:
         """Make pairs of the rows of the last solve, as `SpaceCollector`, and forget the oldest."""
@@ -308,7 +309,7 @@ class OneRecyclingGMRES:
         if not m:
             return
         self.new, R, C, Z = 0, self.R[:m, :m], self.C[q : q + m], self.K[q : q + m]
-        keep = min(self.recycle, max(20, RECYCLED_MEMORY // C.shape[1]))
+        keep = most_kept(self.recycle, C.shape[1])
         negligible, least = invertible(C.dtype)
         with np.errstate(all="ignore"):
             inverse = dtrtri(R)[0]
@@ -322,7 +323,11 @@ class OneRecyclingGMRES:
             elif not q:
                 self.theta = _geometric_mean(np.diagonal(R).tolist())
             U, C = inverse.T.astype(C.dtype).dot(Z), C[:m]
-            C[:], self.K[q : q + m] = C[::-1].copy(), (U - C / self.theta)[::-1]  # the last are kept longest
+            for u, c in zip(U, C):  # one at a time: memory
+                u -= c / self.theta
+            self.K[q : q + m] = U[::-1]  # the last are kept longest
+            U[:] = C
+            C[:] = U[::-1]
         T, older = np.eye(q + m), self.C[:q]
         if q:
             T[:q, :q], T[q:, :q] = self.T, -C.dot(older.T).dot(self.T)

@@ -65,10 +65,11 @@ class NewtonKrylov:
         vectors recycled from the Krylov spaces of earlier Newton steps [1]_; it needs the fewest products.
     max_krylov : int, optional
         Krylov iterations of one linear solve. With ``krylov=None`` it is where the space begins, and it doubles, to at
-        most 400 vectors or 1 GiB, whenever that did not suffice. Default 60; with ``krylov=None`` so many as have
-        65,536 entries, from 40 (beyond 1,638 unknowns) to 60.
+        most 400 vectors or the room that the notes describe, whenever that did not suffice. Default 60; with
+        ``krylov=None`` so many as have 65,536 entries, from 40 (beyond 1,638 unknowns) to 60.
     recycle : int, optional
-        With ``krylov=None``: most pairs of vectors kept from earlier steps, within 4 MiB; 0 for none. Default 200.
+        With ``krylov=None``: most pairs of vectors kept from earlier steps, within 4 MiB or 20 pairs, and a quarter of
+        the room; 0 for none. Default 200.
         It begins once a solve has taken more than 8 iterations (at once for at most 256 unknowns).
     forcing : EisenstatWalker or ConstantForcing, optional
         Accuracy of the linear solves.
@@ -99,7 +100,9 @@ class NewtonKrylov:
     to 0.99 of its least value, after 3 such steps that took 200 iterations, and by the rule of
     `NonlinearStop.max_evaluations`.
 
-    Memory per system with the defaults, in vectors: 2 m for a space of m, and 4 r for r recycled pairs.
+    Memory: a Krylov vector and a recycled pair take two vectors each, and all of them together 42 million numbers (336
+    MB in float64), or 42 vectors if these are more; the loop holds 18 further ones. So a solve with 10^6 unknowns and
+    more takes at most 60 vectors. More unknowns leave less room, and the solve takes more products.
 
     References
     ----------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -309,3 +311,27 @@ def test_trace_tells_the_story():
 def test_wrong_settings_raise(settings, error, match):
     with pytest.raises(error, match=match):
         NewtonKrylov(**settings)
+
+
+def test_a_solve_held_139_vectors(monkeypatch):
+    """Room for few vectors, as with 10^6 unknowns and more, on a problem that takes many."""
+    monkeypatch.setattr("implicitsolve.krylov._recycling.BASIS_MEMORY", 0)
+    m = 60
+
+    def bratu(u):
+        p = np.pad(u.reshape(m, m), 1)
+        return (4 * u - 5 * np.exp(u) / (m + 1) ** 2).reshape(-1) - (
+            p[2:, 1:-1] + p[:-2, 1:-1] + p[1:-1, 2:] + p[1:-1, :-2]
+        ).reshape(-1)
+
+    u0 = np.zeros(m * m)
+    ims.root(bratu, u0, method=NewtonKrylov())
+    tracemalloc.start()
+    try:
+        result = ims.root(bratu, u0, method=NewtonKrylov())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert result.success
+    assert result.counts.residuals > 150
+    assert peak <= 66 * u0.nbytes  # with some of the residual's own, and what does not grow with the vectors
