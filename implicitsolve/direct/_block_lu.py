@@ -109,8 +109,8 @@ class BlockLU(BlockSettings):
         A : BlockBandedMatrix
             One system or a batch.
         overwrite : bool, optional
-            Whether the factors may take the place of A's blocks: A must not be used any more. Done by LAPACK for
-            k >= 24, and by Numba for "block"; not where "auto" pivots inside the blocks, and may need A again.
+            Whether the factors may take the place of A's blocks: A must not be used any more. Done by Numba for
+            "block"; not where "auto" pivots inside the blocks, and may need A again.
 
         Returns
         -------

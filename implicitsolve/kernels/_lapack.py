@@ -1,17 +1,14 @@
 """Block LU by LAPACK, one system after the other: as a scalar band (gttrf, gbtrf), or by calls for each block.
 
-Block by block, it is done in place, with blocks beyond the matrix's own only where rows change places. A block is
-stored in C order, which LAPACK sees as its transpose in Fortran order; these views are what is kept and passed on. Step
-t factors the panel, the blocks of column t in rows t, ..., t + lower. Its rows are exchanged inside the diagonal block
-("block") or over the whole panel ("band", as gbtrf does). Only if a row of another block has moved up, the rows reach
-further to the right than before.
+Rows change places over the whole band in either case: what asks for no more than interchanges inside the blocks is
+served, too, and faster. Step t of the second factors the panel, the blocks of column t in rows t, ..., t + lower. Only
+if a row of another block has moved up, the rows reach further to the right than before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from scipy.linalg import blas, get_blas_funcs, get_lapack_funcs
@@ -61,22 +58,10 @@ class LapackFactors:
 
 
 def block_lu(blocks: HostArray, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Factors:
-    """Factor each system: small blocks, with pivoting over the band, as a scalar band, others block by block."""
-    if pivoting == "band" and blocks.shape[-1] < SMALL_BLOCK:
-        return _one_by_one(factor_band, blocks, lower, upper)
-    return _one_by_one(partial(factor_blocks, pivoting=pivoting), blocks, lower, upper, _room(blocks, overwrite))
-
-
-def _one_by_one(factor: Callable[..., System], blocks: HostArray, lower: int, upper: int, *out: Any) -> Factors:
+    """Factor each system: small blocks as a scalar band, others block by block."""
+    factor: Callable[..., System] = factor_band if blocks.shape[-1] < SMALL_BLOCK else factor_blocks
     with np.errstate(all="ignore"):
-        return LapackFactors([factor(system, lower, upper, *room) for system, *room in zip(blocks, *out)])
-
-
-def _room(blocks: HostArray, overwrite: bool) -> Iterable[HostArray]:
-    """Where the factors of each system go: new arrays, or the blocks if they may be written into and LAPACK can."""
-    if overwrite and blocks.flags.c_contiguous and blocks.flags.writeable:
-        return blocks
-    return (np.empty(blocks.shape[1:], dtype=blocks.dtype) for _ in blocks)
+        return LapackFactors([factor(system, lower, upper) for system in blocks])
 
 
 def supports(like: Any, *, length: int, block_size: int, **others: Any) -> bool:
@@ -184,16 +169,13 @@ def band_storage(blocks: HostArray, lower: int, upper: int, diagonal: int) -> Ho
 # Block by block
 
 
-Row: TypeAlias = list[HostArray | None]  # blocks of a block row, from column t on; None is zero
-
-
 class Step(NamedTuple):
-    """One block step: P L U of a panel, as LAPACK's views."""
+    """One block step: P L U of a panel, in Fortran order."""
 
     LU: HostArray  # L and U of the diagonal block
-    order: HostArray | None  # rows of the panel in their new order; None if none moved
+    order: Indices | None  # rows of the panel in their new order; None if none moved
     below: list[HostArray]  # the blocks of L below it
-    right: list[tuple[int, HostArray]]  # distance and transpose of each block of U right of it
+    right: list[HostArray]  # the blocks of U right of it
 
 
 class BlockSystem:
@@ -206,8 +188,7 @@ class BlockSystem:
     @property
     def nbytes(self) -> int:
         blocks = sum(1 + len(step.below) + len(step.right) for step in self.steps)
-        orders = sum(step.order.nbytes for step in self.steps if step.order is not None)
-        return blocks * self.steps[0].LU.nbytes + orders if blocks else 0
+        return blocks * self.steps[0].LU.nbytes if blocks else 0
 
     def solve(self, b: HostArray, adjoint: bool) -> HostArray:
         """Return the solution for b (T, k, K)."""
@@ -230,16 +211,16 @@ class BlockSystem:
             for i, L in enumerate(step.below, start=t + 1):
                 gemm(-1, L, rows[t], 1, rows[i], 0, 0, 1)  # trans a, trans b, in place
         for t, step in reversed(list(enumerate(self.steps))):
-            for c, U in step.right:
-                gemm(-1, U, rows[t + c], 1, rows[t], 1, 0, 1)
+            for c, U in enumerate(step.right, start=t + 1):
+                gemm(-1, U, rows[c], 1, rows[t], 0, 0, 1)
             trsm(1, step.LU, rows[t], 0, 0, 0, 0, 1)
 
     def _solve_transpose(self, x: HostArray, trsm: Any, gemm: Any) -> None:
         rows = [row.T for row in x]
         for t, step in enumerate(self.steps):
             trsm(1, step.LU, rows[t], 0, 0, 1, 0, 1)
-            for c, U in step.right:
-                gemm(-1, U, rows[t], 1, rows[t + c], 0, 0, 1)
+            for c, U in enumerate(step.right, start=t + 1):
+                gemm(-1, U, rows[t], 1, rows[c], 1, 0, 1)
         for t, step in reversed(list(enumerate(self.steps))):
             for i, L in enumerate(step.below, start=t + 1):
                 gemm(-1, L, rows[i], 1, rows[t], 1, 0, 1)
@@ -248,96 +229,51 @@ class BlockSystem:
                 _exchange(x[t:], np.arange(step.order.size), step.order)
 
 
-def factor_blocks(blocks: HostArray, lower: int, upper: int, out: HostArray, pivoting: str = "band") -> BlockSystem:
-    """Factor one system (T, m, k, k) into `out`, in C order, which may be `blocks`.
+def factor_blocks(blocks: HostArray, lower: int, upper: int) -> BlockSystem:
+    """Factor one system (T, m, k, k), with row interchanges over the whole panel, as gbtrf.
 
     14/3 k^3 flops for a block row of a block tridiagonal matrix, up to 23/3 k^3 where rows of two blocks change places.
-    Each row is copied, and looked through for its largest entry, while it is in the cache.
     """
-    T, _, k, _ = blocks.shape
-    getrf, laswp = get_lapack_funcs(("getrf", "laswp"), (out,))
-    trsm, gemm = get_blas_funcs(("trsm", "gemm"), (out,))
-    system, scale, top, is_band = BlockSystem(), 0.0, 0.0, pivoting == "band"
-    places = np.arange((lower + 1) * k, dtype=out.dtype)[:, None]
+    T, m, k, _ = blocks.shape
+    system, scale, top, span = BlockSystem(), 0.0, 0.0, 0
+    getrf, laswp = get_lapack_funcs(("getrf", "laswp"), (blocks,))
+    trsm = get_blas_funcs("trsm", (blocks,))
+    places = np.arange((lower + 1) * k, dtype=blocks.dtype)[:, None]
     unmoved = np.arange(k, dtype=np.int32).tobytes()
-    window: list[Row] = []  # rows t, ..., t + lower, each from column t on
+    window: list[HostArray] = []  # rows t, ..., t + lower, each from column t on
     for t in range(-lower, T):
+        window = [row[:, k:] for row in window]
         if t + lower < T:
-            row, size = _entering(blocks, out, t + lower, lower)
-            scale = max(scale, size)
-            window.append(row[-t:] + row[:-t] if t < 0 else row)
+            row = np.zeros((k, (lower + m) * k), blocks.dtype)
+            first, last = max(-t, 0), min(m, T - t)  # blocks inside the matrix
+            row[:, first * k : last * k] = blocks[t + lower, first:last].swapaxes(0, 1).reshape(k, -1)
+            scale = max(scale, largest_flat(row.reshape(-1)))
+            window.append(row)
         if t < 0:
             continue
-        panel = np.empty(((len(window) if is_band else 1) * k, k), dtype=out.dtype, order="F")
-        for i in range(len(panel) // k):
-            panel[i * k : i * k + k] = window[i][0]
-        size = largest_flat(panel.T.reshape(-1))
-        _, pivots, info = getrf(panel, 1)
+        panel, pivots, info = getrf(before := np.concatenate([row[:, :k] for row in window]))
         if info > 0:
             system.singular, system.growth = t, np.inf
             return system
-        order = None
+        order, span = None, max(span - 1, m - lower)  # blocks of row t that may not be zero
         if pivots.tobytes() != unmoved:
             order = laswp(places[: len(panel)], pivots)[:, 0].real.astype(np.intp)
-            order = order[:k] if pivots.max() < k else order
-            _exchange_rows(window, order, k)
-        LU, *below = (row[0].T for row in window)  # type: ignore[union-attr]
-        LU[...] = panel[:k]
-        multiplier = 1.0
-        for i, L in enumerate(below, start=1):
-            if is_band:
-                L[...] = panel[i * k : i * k + k]
-            else:
-                L[...] = L.T.copy()
-                trsm(1, LU, L, 1, 0, 0, 0, 1)
-                multiplier = max(multiplier, largest_flat(L.T.reshape(-1)))
-        right: list[tuple[int, HostArray]] = []
-        for c, block in enumerate(window[0]):
-            if c == 0 or block is None:
-                continue
-            U = block.T
-            trsm(1, LU, U, 1, 1, 1, 1, 1)  # U L^-T
-            size = max(size, largest_flat(block.reshape(-1)))
-            right.append((c, U))
-            for i, L in enumerate(below, start=1):
-                target = window[i][c]
-                if target is None:
-                    target = window[i][c] = np.zeros((k, k), dtype=out.dtype)
-                gemm(-1, U, L, 1, target.T, 0, 1, 1)
-        top = max(top, size * multiplier)
-        system.steps.append(Step(LU, order, below, right))
-        window = [[*row[1:], None] for row in window[1:]]
+            order, span = (order[:k], span) if pivots.max() < k else (order, m)
+            rows = window[: order.size // k]
+            moved = np.concatenate([row[:, k : span * k] for row in rows])[order]
+            for row, piece in zip(rows, moved.reshape(len(rows), k, -1)):
+                row[:, k : span * k] = piece
+        LU, *below = (np.asfortranarray(panel[i : i + k]) for i in range(0, len(panel), k))
+        U = trsm(1, LU, window[0][:, k : min(span, T - t) * k], lower=1, diag=1)
+        top = max(top, largest_flat(before.reshape(-1)), largest_flat(U.T.reshape(-1)) if U.size else 0.0)
+        for row, L in zip(window[1:], below):
+            row[:, k : k + U.shape[1]] -= L @ U
+        system.steps.append(Step(LU, order, below, [U[:, c : c + k] for c in range(0, U.shape[1], k)]))
+        del window[0]
     is_bad = ~np.isfinite([step.LU[-1, -1] for step in system.steps])  # a bad pivot spoils those after it
     system.singular = int(is_bad.argmax()) if is_bad.any() else -1
     system.growth = top / scale if system.singular < 0 else np.inf
     return system
-
-
-def _entering(blocks: HostArray, out: HostArray, t: int, lower: int) -> tuple[Row, float]:
-    """Block row t, copied to its place, and its largest entry."""
-    T, m = blocks.shape[:2]
-    if out is not blocks:
-        out[t] = blocks[t]
-    first, last = max(lower - t, 0), min(lower - t + T, m)  # blocks inside the matrix
-    inside = out[t, first:last]
-    return [None] * first + list(inside) + [None] * (m - last), max(map(largest_flat, inside.reshape(last - first, -1)))
-
-
-def _exchange_rows(window: list[Row], order: HostArray, k: int) -> None:
-    """Bring the rows of the window's first blocks into a new order, right of its first column."""
-    rows = window[: order.size // k]
-    for c in range(1, len(window[0])):
-        column = [row[c] for row in rows]
-        if all(block is None for block in column):
-            continue
-        zero = np.zeros_like(next(block for block in column if block is not None))
-        moved = np.concatenate([zero if block is None else block for block in column])[order]
-        for i, (row, block) in enumerate(zip(rows, column)):
-            piece = moved[i * k : i * k + k]
-            if block is not None:
-                block[...] = piece
-            elif piece.any():
-                row[c] = piece.copy()
 
 
 def _exchange(x: HostArray, source: HostArray, target: HostArray) -> None:

@@ -215,16 +215,6 @@ class TestMemory:
         assert 0.9 * formula < inverse.nbytes < 1.1 * formula
         assert peak < 1.1 * formula
 
-    @pytest.mark.parametrize("pivoting", ["block", "auto"])
-    def test_in_place(self, pivoting, rng):
-        A = tridiagonal(rng, 2, self.T, 3, self.k, self.k)
-        method = BlockLU(pivoting=pivoting, backend="lapack")
-        expected = method.factor(A).solve(np.ones((2, self.T, self.k)))
-        peak, inverse = self.peak(method, A, overwrite=True)
-        assert peak < 0.1 * A.blocks.nbytes
-        assert inverse.A is None
-        np.testing.assert_array_equal(inverse.solve(np.ones((2, self.T, self.k))), expected)
-
     @pytest.mark.parametrize("backend", ["lapack", "reference"])
     def test_where_there_is_no_room_it_is_a_permission(self, backend, rng):
         blocks = rng.normal(size=(20, 3, 3, 3))
