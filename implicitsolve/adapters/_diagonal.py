@@ -44,11 +44,6 @@ def diagonal_gru_parameters(
     dict of str to numpy.ndarray
         3 k (d + 2) numbers: W, Wz, Wr of shape (k, d), U, Uz, Ur (k,), b, bz, br (k,).
 
-    Raises
-    ------
-    TypeError, ValueError
-        As `gru_parameters`.
-
     Examples
     --------
     >>> import numpy as np
@@ -75,11 +70,6 @@ def diagonal_lstm_parameters(
     -------
     dict of str to numpy.ndarray
         4 k (d + 2) numbers: Wi, Wf, Wg, Wo of shape (k, d), Ui, Uf, Ug, Uo (k,), bi, bf, bg, bo (k,).
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `gru_parameters`.
 
     Examples
     --------
@@ -124,11 +114,6 @@ def diagonal_gru(
         It is causal: ``substitute`` runs the network position by position, and this is what `root` does by default.
         ``method=CausalNewton()`` solves for all positions in parallel; `NewtonKrylov` takes one Krylov iteration per
         step, since J offers its exact inverse. The adjoint system of `pull_back` is one scan backwards in any case.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `implicit_gru`.
 
     See Also
     --------
@@ -205,11 +190,6 @@ def diagonal_lstm(
     -------
     Problem
         As of `diagonal_gru`, with the boundary states "h0" and "c0".
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `implicit_gru`.
 
     See Also
     --------

@@ -38,11 +38,6 @@ def gru_parameters(
     dict of str to numpy.ndarray
         5 k (d + k + 1) numbers: W, Wz, Wr, Wp, Wn of shape (k, d), U, Uz, Ur, Up, Un (k, k), b, bz, br, bp, bn (k,).
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument has another type, or is out of range.
-
     References
     ----------
     .. [1] Kazi, *Implicitly-Defined Neural Networks for Sequence Labeling*, 2016, section 5.
@@ -168,11 +163,6 @@ def gru_switch(
     Array
         In (0, 1), of the shape of `states`; 1/2 at padded positions. The mean of 1 - 2 s over k is above zero where
         information flows from right to left.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `implicit_gru`.
 
     References
     ----------

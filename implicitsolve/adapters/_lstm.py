@@ -40,11 +40,6 @@ def lstm_parameters(
     dict of str to numpy.ndarray
         6 k (d + k + 1) numbers: Wi, Wf, Wo, Wg, Wp, Wn of shape (k, d), Ui, ..., Un (k, k), bi, ..., bn (k,).
 
-    Raises
-    ------
-    TypeError, ValueError
-        As `gru_parameters`.
-
     Examples
     --------
     >>> import numpy as np
@@ -97,11 +92,6 @@ def implicit_lstm(
 
         Declares its structure and offers its blocks (2 k x 2 k) and its `halves`. ``initial_guess`` is as of
         `implicit_gru`, with an ordinary LSTM.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `implicit_gru`.
 
     Notes
     -----

@@ -192,11 +192,6 @@ def elman_parameters(
     dict of str to numpy.ndarray
         W of shape (k, k), V (k, d) and, with `bias`, b (k,).
 
-    Raises
-    ------
-    TypeError, ValueError
-        As `gru_parameters`.
-
     References
     ----------
     .. [1] Wang & Ragni, *Approximate Fixed-Points in Recurrent Neural Networks*, section 4.

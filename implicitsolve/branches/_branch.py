@@ -51,7 +51,6 @@ class SpecialPoint:
     frequency: float | None = None
 
     def __repr__(self) -> str:
-        """What, and where."""
         return f"<{self.kind} at {self.lam:.10g}>"
 
 
@@ -98,7 +97,6 @@ class Branch(Representation):
     state: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Number of points."""
         return len(self.lam)
 
     @property
@@ -126,7 +124,6 @@ class Branch(Representation):
         return entries
 
     def __repr__(self) -> str:
-        """How it ended, and what it passes, in a line."""
         return f"<Branch: {', '.join(f'{name} {value}' for name, value in self._entries().items())}>"
 
     def summary(self) -> str:

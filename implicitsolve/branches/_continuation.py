@@ -280,11 +280,6 @@ def further_solutions(
         New solutions, in the order in which they were found: all have converged, and differ from `known` and one
         another. The search ends with the first one that fails, which does not show that there are no more.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not usable.
-
     Notes
     -----
     Newton's method is applied to M(x) F(x) with M(x) the product of 1 + 1 / ||x - r||^2 over the known solutions r, in

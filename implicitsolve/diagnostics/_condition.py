@@ -38,7 +38,6 @@ class Condition:
     error: float
 
     def __repr__(self) -> str:
-        """Three digits of each number."""
         parts = (f"{name}={value:.3g}" for name, value in asdict(self).items())
         return f"Condition({', '.join(parts)})"
 

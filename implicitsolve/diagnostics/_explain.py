@@ -54,11 +54,9 @@ class Finding:
     advice: str
 
     def __repr__(self) -> str:
-        """The same in brackets."""
         return f"<Finding: {self}>"
 
     def __str__(self) -> str:
-        """Status, systems, cause, place and advice."""
         options: Any = {"width": WIDTH, "initial_indent": "  ", "subsequent_indent": "  ", "break_long_words": False}
         return "\n".join([f"{self._title}:", *(textwrap.fill(part, **options) for part in self._parts)])
 
@@ -96,7 +94,6 @@ class Explanation:
     notes: tuple[str, ...] = field(default=())
 
     def __str__(self) -> str:
-        """The whole text."""
         notes = "\n".join(textwrap.fill(note, WIDTH) for note in self.notes)
         return "\n\n".join(part for part in (self.summary, *map(str, self.findings), notes) if part)
 

@@ -46,7 +46,6 @@ class Spectrum:
         return float(np.abs(self.values).max(initial=0.0))
 
     def __repr__(self) -> str:
-        """Number, kind and radius, without the values."""
         kind = "eigenvalues" if self.exact else "Ritz values"
         return f"<Spectrum of I - J: {self.values.size} {kind}, radius {self.radius:.3g}>"
 
@@ -70,7 +69,6 @@ class Contraction:
     steps_per_digit: float
 
     def __repr__(self) -> str:
-        """Three digits of each number."""
         norm = "None" if self.norm is None else f"{self.norm:.3g}"
         return f"Contraction(radius={self.radius:.3g}, norm={norm}, steps_per_digit={self.steps_per_digit:.3g})"
 
@@ -105,11 +103,6 @@ def spectrum(
     -------
     Spectrum
         Values, bounds of their residuals, and `radius`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not usable.
 
     See Also
     --------
@@ -159,11 +152,6 @@ def contraction(
     -------
     Contraction
         Spectral radius and 2-norm of I - J, and the steps that a decimal digit takes.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not usable.
 
     Notes
     -----

@@ -65,11 +65,6 @@ def solve_stream(
     NonlinearResult
         In the order of the batch, as of `root`.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not usable, or the problem has no batch or no `take`.
-
     See Also
     --------
     solve_sequences : sequences of different lengths, from any iterable.
@@ -287,11 +282,6 @@ def race(
     RaceResult
         As of `root`, and the `winner` of each system. Of starts that converge in the same step the earlier one in
         `starts` wins.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not usable.
 
     See Also
     --------

@@ -55,7 +55,6 @@ class DerivativeReport:
         return all(check.passed for check in self.checks)
 
     def __str__(self) -> str:
-        """One line for each check, and below it what to look at where it failed."""
         width = max((len(check.name) for check in self.checks), default=0)
         lines = [f"{'check':{width}}          mismatch   at most"]
         for check in self.checks:

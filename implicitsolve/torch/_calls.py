@@ -246,7 +246,6 @@ class ResidualCall(Call):
         self.is_unchecked = torch.is_grad_enabled()
 
     def evaluate(self, x: Tensor, tensors: Tensors) -> Tensor:
-        """F(x), checked."""
         F: Any = self.residual(x, *replaced(self.args, iter(tensors)))
         if not isinstance(F, Tensor):
             raise TypeError(f"{self.caller}: `residual` must return a torch.Tensor, got {type(F).__name__}")
@@ -270,18 +269,15 @@ class AdjointCall(Call):
         self.first = first
 
     def solve(self, x0: Any, tensors: Tensors) -> Tensor:
-        """The adjoint, by a linear solve."""
         x, cotangent, *rest = tensors
         return self.first.adjoint(x, cotangent, rest)
 
     def evaluate(self, x: Tensor, tensors: Tensors) -> Tensor:
-        """J^H lam - c, where lam is the unknown."""
         root_of_first, cotangent, *rest = tensors
         pull = torch.func.vjp(lambda x: self.first.evaluate(x, rest), root_of_first)[1]
         return pull(x)[0] - cotangent
 
     def batched(self, size: int, dims: Dims, x0: Any, tensors: Tensors) -> tuple[Call, Any, Tensors]:
-        """The adjoint of the batch."""
         x, cotangent = (leading(tensor, dim, size) for tensor, dim in zip(tensors[:2], dims[1:3], strict=True))
         return AdjointCall(BatchedCall(self.first, dims[3:])), None, (x, cotangent, *tensors[2:])
 
@@ -295,20 +291,17 @@ class TangentCall(Call):
         self.given = given
 
     def solve(self, x0: Any, tensors: Tensors) -> Tensor:
-        """The tangent, by a linear solve."""
         x, theta, dtheta = self.split(tensors)
         some = iter(dtheta)
         return self.first.plain_tangent(x, theta, [next(some) if is_given else None for is_given in self.given])
 
     def evaluate(self, x: Tensor, tensors: Tensors) -> Tensor:
-        """J dx + (dF/dtheta) dtheta, where dx is the unknown."""
         root_of_first, theta, dtheta = self.split(tensors)
         wanted, points = [True, *self.given], (root_of_first, *theta)
         function = self.by(lambda given: self.first.evaluate(given[0], given[1:]), points, wanted)
         return torch.func.jvp(function, tuple(compress(points, wanted)), (x, *dtheta))[1]
 
     def batched(self, size: int, dims: Dims, x0: Any, tensors: Tensors) -> tuple[Call, Any, Tensors]:
-        """The tangent of the batch."""
         moved = [True, *self.given, *(True for is_given in self.given if is_given)]
         tensors = [leading(t, d, size) if m else t for t, d, m in zip(tensors, dims[1:], moved, strict=True)]
         own = [0 if is_given else dim for dim, is_given in zip(dims[2:], self.given, strict=False)]
@@ -331,7 +324,6 @@ class BatchedCall(Call):
         self.is_unchecked = first.is_unchecked
 
     def evaluate(self, x: Tensor, tensors: Tensors) -> Tensor:
-        """All residuals."""
         evaluate = torch.func.vmap(lambda x, *tensors: self.first.evaluate(x, tensors), in_dims=(0, *self.dims))
         F: Tensor = evaluate(x, *tensors)
         return F

@@ -72,13 +72,11 @@ class LayerCall(Call):
         self.warm = warm
 
     def evaluate(self, x: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-        """The residual, by operations of torch."""
         return self.layer.equations(x, dict(zip(self.names, tensors, strict=True)), **self.others)
 
     def batched(
         self, size: int, dims: Sequence[int | None], x0: Any, tensors: Sequence[Tensor]
     ) -> tuple[Call, Any, Sequence[Tensor]]:
-        """From zeros, where no start is given."""
         if x0 is None:
             at = self.names.index("inputs")
             x0 = torch.zeros_like(leading(tensors[at], dims[1 + at], size)[0, ..., :1])
@@ -86,7 +84,6 @@ class LayerCall(Call):
         return super().batched(size, dims, x0, tensors)
 
     def solve(self, x0: Any, tensors: Sequence[Tensor]) -> Tensor:
-        """The states."""
         with on_device(tensors[0]):
             self.layer_problem = self.problem(x0, tensors)
             declared = self.layer_problem.structure
@@ -121,7 +118,6 @@ class LayerCall(Call):
     def plain_gradients(
         self, cotangent: Tensor, x: Tensor, tensors: Sequence[Tensor], wanted: Sequence[bool]
     ) -> tuple[Tensor, ...]:
-        """The gradients that are wanted."""
         if not any(wanted):
             return ()
         options = self.options
@@ -152,14 +148,12 @@ class LayerCall(Call):
         return found
 
     def problem(self, like: Any, tensors: Sequence[Tensor], point: Linearization | None = None) -> Problem:
-        """The adapter's problem, which has its own derivatives."""
         others = {name: x.numpy(force=True) if isinstance(x, Tensor) else x for name, x in self.others.items()}
         return self.layer.build(self.named(tensors), self.layer.settings | others)
 
     def pushed(
         self, x: Tensor, tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]
     ) -> tuple[Problem, Any, Any]:
-        """The adapter's problem, its solution, and the tangents by name."""
         return self.layer_problem, cast(NonlinearResult, self.result).x, self.named(tangents)
 
     def named(self, tensors: Sequence[Tensor | None]) -> dict[str, Any]:

@@ -90,7 +90,6 @@ class LiftedNet(ImplicitLayer):
         super().__init__(shapes, {"activation": activation}, p, n, **options)
 
     def reset_parameters(self, scale: float | None = None, generator: torch.Generator | None = None) -> None:
-        """Draw parameters uniformly from [-scale, scale], and scale rows of A down to a sum of magnitudes of 0.95."""
         super().reset_parameters(scale, generator)
         if self._places is not None:
             self.project(WELL_POSED)
@@ -103,7 +102,6 @@ class LiftedNet(ImplicitLayer):
         return self.solve(inputs, {}, x0, return_result)
 
     def arguments(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """A and B, or their entries, with b as a column of B for a constant input of one."""
         u, b = tensors["inputs"], tensors.get("b")
         if b is not None:
             u = torch.cat([u, torch.ones_like(u[..., :1])], dim=-1)
@@ -115,7 +113,6 @@ class LiftedNet(ImplicitLayer):
         return {"A": A, "B": B, "inputs": u}
 
     def wrapped(self, name: str, array: Any) -> Any:
-        """Entries as a sparse matrix."""
         if self._places is None or name not in self._places:
             return array
         if not isinstance(array, np.ndarray):
@@ -132,12 +129,10 @@ class LiftedNet(ImplicitLayer):
         return found.index_add(-1, rows, x[..., columns] * matrix)
 
     def equations(self, states: Tensor, tensors: Mapping[str, Tensor], **others: Any) -> Tensor:
-        """The residual by operations of torch."""
         total = self.product("A", tensors["A"], states) + self.product("B", tensors["B"], tensors["inputs"])
         return states - EQUATIONS.activated(self.activation, total)
 
     def build(self, arrays: Mapping[str, Any], settings: Mapping[str, Any]) -> Problem:
-        """The adapter takes A and B as arguments of their own."""
         return ims.adapters.lifted_net(**arrays, **settings)
 
     @torch.no_grad()

@@ -55,7 +55,6 @@ class _Recurrent(ImplicitLayer):
         return self.solve(inputs, boundaries, x0, return_result, lengths=lengths)
 
     def equations(self, states: Tensor, tensors: Mapping[str, Tensor], *, lengths: Any = None, **_: Any) -> Tensor:
-        """The residual by operations of torch, of parameters, inputs and boundary states by name."""
         before, after = ([name for name in self.boundaries if name[-1] in side] for side in ("s0", "e"))
         of = Recurrence(EQUATIONS, self._cell, before, after, self.offsets, self.activation)
         ends = None if lengths is None else torch.as_tensor(lengths, device=states.device).reshape(states.shape[:-2])
@@ -340,7 +339,6 @@ class Elman(_Recurrent):
     def solve(
         self, inputs: Tensor, boundaries: Mapping[str, Tensor | None], x0: Any, return_result: bool, **others: Any
     ) -> Any:
-        """The states at the present parameters; with `rho` they are iterated."""
         if self.rho is None:
             return super().solve(inputs, boundaries, x0, return_result, **others)
         if return_result or isinstance(x0, Start):

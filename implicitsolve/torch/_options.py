@@ -119,7 +119,6 @@ class WarmStarts:
         return Start(self, [keys], is_batch=False)
 
     def __len__(self) -> int:
-        """Number of samples that have a state."""
         return len(self.states)
 
     def clear(self) -> None:
