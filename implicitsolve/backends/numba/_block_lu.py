@@ -102,8 +102,8 @@ class TridiagonalFactors(Batch):
         return cls(singular, growth, F=F)
 
     def _solve_column(self, x: HostArray, adjoint: bool) -> None:
-        loop = _scalar_tridiagonal.solve_adjoint if adjoint else _scalar_tridiagonal.solve
-        share(lambda part: loop(self.F[part], self.singular[part], x[part]), len(x), 4.0 * x.size)
+        solve, kind = _scalar_tridiagonal.solve, (0,) * adjoint
+        share(lambda part: solve(self.F[part], self.singular[part], x[part], kind), len(x), 4.0 * x.size)
 
 
 # Block tridiagonal matrices whose outer blocks are triangular: scalar bands of k on either side, without interchanges.

@@ -17,7 +17,7 @@ import numpy as np
 
 from implicitsolve import kernels
 from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, reciprocal, supports_real
-from implicitsolve.backends.numba._views import fill, larger, number, view
+from implicitsolve.backends.numba._views import fill, larger, number, smaller, view
 from implicitsolve.kernels._scalar_tridiagonal import LARGEST, LEAST_PIVOT
 
 
@@ -76,84 +76,51 @@ def _factor_one(A, F):
 
 
 @kernel
-def solve(F, singular, x):
-    """Overwrite x (B, T) with the solutions; NaN for singular systems."""
+def solve(F, singular, x, adjoint):
+    """Overwrite x (B, T) with the solutions, for the adjoint matrices where `adjoint` is (0,) and not ().
+
+    NaN for singular systems.
+    """
     F, singular, x = view(F), view(singular), view(x)
     for b in range(x.shape[0]):
         if singular[b] >= 0:
             fill(x[b], np.nan)
         else:
-            _solve_one(F[b], x[b])
+            _solve_one(F[b], x[b], adjoint)
 
 
 @inner
-def _solve_one(F, x):
-    T = F.shape[0]
+def _entry(F, i, c, adjoint):
+    return np.conj(F[i, c]) if len(adjoint) > 0 else F[i, c]
+
+
+@inner
+def _solve_one(F, x, adjoint):
+    T, s = F.shape[0], len(adjoint)  # in the adjoint the couplings come first, each from the row before
     m = T // 2
     n = T - 1 - m
+    first, last = 2 * s, 2 - 2 * s
     y = z = number(F, 0)
     for i in range(n):
         j = T - 1 - i
-        y = fma(-F[i, 0], y, x[i])
-        z = fma(-F[j, 0], z, x[j])
-        x[i] = y * F[i, 1]
-        x[j] = z * F[j, 1]
+        y = fma(-_entry(F, larger(i - s, 0), first, adjoint), y, x[i])
+        z = fma(-_entry(F, smaller(j + s, T - 1), first, adjoint), z, x[j])
+        x[i] = y * _entry(F, i, 1, adjoint)
+        x[j] = z * _entry(F, j, 1, adjoint)
     for i in range(n, m):
-        y = fma(-F[i, 0], y, x[i])
-        x[i] = y * F[i, 1]
-    y = fma(-F[m, 0], y, fma(-F[m, 2], z, x[m])) * F[m, 1]
+        y = fma(-_entry(F, larger(i - s, 0), first, adjoint), y, x[i])
+        x[i] = y * _entry(F, i, 1, adjoint)
+    z = fma(-_entry(F, smaller(m + s, T - 1), 2, adjoint), z, x[m])
+    y = fma(-_entry(F, larger(m - s, 0), first, adjoint), y, z) * _entry(F, m, 1, adjoint)
     x[m] = z = y
     for i in range(1, n + 1):
-        y = fma(-F[m - i, 2], y, x[m - i])
-        z = fma(-F[m + i, 2], z, x[m + i])
+        y = fma(-_entry(F, m - i + s, last, adjoint), y, x[m - i])
+        z = fma(-_entry(F, m + i - s, 2 if i == s else last, adjoint), z, x[m + i])
         x[m - i] = y
         x[m + i] = z
     for i in range(n + 1, m + 1):
-        y = fma(-F[m - i, 2], y, x[m - i])
+        y = fma(-_entry(F, m - i + s, last, adjoint), y, x[m - i])
         x[m - i] = y
-
-
-@kernel
-def solve_adjoint(F, singular, x):
-    """Overwrite x (B, T) with the solutions for the adjoint matrices; NaN for singular systems."""
-    F, singular, x = view(F), view(singular), view(x)
-    for b in range(x.shape[0]):
-        if singular[b] >= 0:
-            fill(x[b], np.nan)
-        else:
-            _solve_adjoint_one(F[b], x[b])
-
-
-@inner
-def _solve_adjoint_one(F, x):
-    T = F.shape[0]
-    m = T // 2
-    n = T - 1 - m
-    y = z = u = v = number(F, 0)
-    for i in range(n):
-        j = T - 1 - i
-        y = fma(-u, y, x[i])
-        z = fma(-v, z, x[j])
-        x[i] = y * np.conj(F[i, 1])
-        x[j] = z * np.conj(F[j, 1])
-        u, v = np.conj(F[i, 2]), np.conj(F[j, 2])
-    for i in range(n, m):
-        y = fma(-u, y, x[i])
-        x[i] = y * np.conj(F[i, 1])
-        u = np.conj(F[i, 2])
-    y = fma(-u, y, fma(-v, z, x[m])) * np.conj(F[m, 1])
-    x[m] = z = y
-    u, v = np.conj(F[m, 0]), np.conj(F[m, 2])
-    for i in range(1, n + 1):
-        y = fma(-u, y, x[m - i])
-        z = fma(-v, z, x[m + i])
-        x[m - i] = y
-        x[m + i] = z
-        u, v = np.conj(F[m - i, 0]), np.conj(F[m + i, 0])
-    for i in range(n + 1, m + 1):
-        y = fma(-u, y, x[m - i])
-        x[m - i] = y
-        u = np.conj(F[m - i, 0])
 
 
 # Chains side by side
