@@ -57,6 +57,18 @@ def inlined(function: Callable[..., Any]) -> Any:
 _intrinsic: Any = intrinsic  # what it decorates takes one argument less
 
 
+@_intrinsic
+def apart(typing_context: Any) -> Any:
+    """Keep the function that calls this apart from its callers: LLVM compiles it once and not in every one of them."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        for name in ("noinline", "optsize"):
+            builder.function.attributes.add(name)
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
 def static_size(k: int) -> tuple[int, ...]:
     """Block size as the length of a tuple, known at compile time; () is a size known only at run time."""
     return (0,) * k if k <= STATIC else ()

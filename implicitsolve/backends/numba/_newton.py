@@ -80,7 +80,7 @@ def newton_batch(
     The first call with a residual compiles it (half a second), in each process. It is compiled again when a value that
     it refers to has changed: numbers, arrays, and all that compiled functions called by it refer to. Where values may
     change unseen, as those of other objects, it is compiled in each call. The solver itself is compiled once for each
-    dtype, in some ten seconds, and kept on disk: ``python -m implicitsolve compile`` does so in advance.
+    dtype, in some seven seconds, and kept on disk: ``python -m implicitsolve compile`` does so in advance.
 
     An exception raised in `residual` counts as a residual that is not finite. It is raised here if none is finite at
     x0. A residual may overwrite its x. CONVERGED is what holds for another evaluation at a copy of the returned x; for

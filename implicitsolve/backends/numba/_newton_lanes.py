@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from implicitsolve.backends.numba import _newton_steps as steps
-from implicitsolve.backends.numba._jit import ZERO, inner, kernel
+from implicitsolve.backends.numba._jit import ZERO, apart, inner, kernel
 from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
 from implicitsolve.backends.numba._newton_steps import factor
 from implicitsolve.backends.numba._views import smaller, view
@@ -162,6 +162,7 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
 @inner
 def _load(numbers, given, lengths, state, x, p, who, lane, b):
     """Put system b into a lane."""
+    apart()
     who[lane] = b
     for i in range(x.shape[1]):
         numbers[X, i * LANES + lane] = x[b, i]
@@ -175,6 +176,7 @@ def _load(numbers, given, lengths, state, x, p, who, lane, b):
 @inner
 def _begin(call, user, numbers, V, S, new, atol, rtol):
     """Evaluate the new systems; return those that have converged, and those whose residual is not finite."""
+    apart()
     steps.evaluate(call, user, numbers, X, F, new)
     largest, total = steps.measure(V, F, V[F, 0] * 0 + 1)
     unit = 1 / largest
@@ -192,6 +194,7 @@ def _begin(call, user, numbers, V, S, new, atol, rtol):
 @inner
 def _step(call, user, numbers, V, S, factors, updates, running, slowest):
     """Try the step in the running lanes; return where it reduces ||F|| and was taken, and which are not slow yet."""
+    apart()
     N, excess = V.shape[1], V[STEP, 0] * 0
     for i in range(N):
         V[TRIAL, i] = V[X, i] + V[STEP, i]
@@ -213,6 +216,7 @@ def _step(call, user, numbers, V, S, factors, updates, running, slowest):
 @inner
 def _ended(outputs, numbers, state, who, S, good, running, limit, xtol2):
     """Write out the systems that have ended by the step, which was accepted in the lanes `good`; return these."""
+    apart()
     mask = mask_of(running)
     is_best = mask & (S[MEASURE] < NEW_BEST * S[BEST])
     S[BEST] = select(is_best, S[MEASURE], S[BEST])
@@ -233,6 +237,7 @@ def _ended(outputs, numbers, state, who, S, good, running, limit, xtol2):
 @inner
 def _finish(outputs, numbers, state, who, ended, code):
     """Write out the systems in the lanes `ended`."""
+    apart()
     if ended == 0:
         return
     x, F_out, status, norms, counts = outputs
@@ -249,6 +254,7 @@ def _finish(outputs, numbers, state, who, ended, code):
 @inner
 def _leave(outputs, state, who, left):
     """Say what the systems in the lanes `left` have cost; they stay as they were."""
+    apart()
     for lane in range(LANES):
         if left >> lane & 1:
             outputs[4][who[lane], 1] = int(state[EVALUATIONS, lane])

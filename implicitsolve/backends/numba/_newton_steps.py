@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from implicitsolve.backends.numba._elimination import eliminate, finish, substitute, update
-from implicitsolve.backends.numba._jit import fma, inner
+from implicitsolve.backends.numba._jit import apart, fma, inner
 from implicitsolve.backends.numba._lanes import bits, mask_of, select
 from implicitsolve.backends.numba._views import smaller
 from implicitsolve.globalize._line_search import LENGTHS, PROMISING, Backtracking
@@ -33,6 +33,7 @@ TRIALS, GROWTH = Backtracking().max_trials, Backtracking().growth_limit
 @inner
 def evaluate(call, user, numbers, x, out, running):
     """Evaluate F at row x into row `out`, at least for the lanes in `running`; NaN where that raised."""
+    apart()
     shape, given = user
     for i in range(numbers.shape[1]):
         numbers[ARGUMENT, i] = numbers[x, i]  # a copy, which the residual may change
@@ -42,6 +43,7 @@ def evaluate(call, user, numbers, x, out, running):
 @inner
 def measure(V, row, unit):
     """Largest magnitude of a row, and the sum of squares in units of 1 / `unit`, which is NaN where one number is."""
+    apart()
     largest = abs(V[row, 0])
     total = largest * 0
     for i in range(V.shape[1]):
@@ -55,6 +57,7 @@ def measure(V, row, unit):
 @inner
 def mean(V, row, c, k):
     """Mean magnitude of unknown c of the blocks."""
+    apart()
     total = abs(V[row, c])
     for i in range(c + k, V.shape[1], k):
         total += abs(V[row, i])
@@ -67,6 +70,7 @@ def mean(V, row, c, k):
 @inner
 def follow(V, lengths, least):
     """Set the floors for a new x: a fraction of the size of each unknown, a guess where that is 0."""
+    apart()
     k = lengths.shape[1]
     whole = V[X, 0] * 0
     for c in range(k):
@@ -84,6 +88,7 @@ def follow(V, lengths, least):
 @inner
 def assemble(call, user, numbers, V, J, lengths, lower, relative, running):
     """Fill the blocks of J(x) by colored differences; return the evaluations spent."""
+    apart()
     T, m = J.shape[:2]
     k = J.shape[2]
     N = V.shape[1]
@@ -115,6 +120,7 @@ def learn(V, lengths, relative, running):
 
     The others have learned their lengths, and need another J.
     """
+    apart()
     k = lengths.shape[1]
     again = failed = running & 0
     for c in range(k):
@@ -138,6 +144,7 @@ def direction(V, factors, updates):
 
     The updates are those of `implicitsolve.nonlinear._broyden`.
     """
+    apart()
     for i in range(V.shape[1]):
         V[SCRATCH, i] = -V[F, i]
     divide(factors, V[SCRATCH])
@@ -177,6 +184,7 @@ def error_of(V, factors, rate, running):
     As `implicitsolve.nonlinear._accuracy` has it: by the contraction of F, and near a root by the correction that the
     factors predict.
     """
+    apart()
     step = size = rate * 0
     for i in range(V.shape[1]):
         step, size = fma(V[STEP, i], V[STEP, i], step), fma(V[TRIAL, i], V[TRIAL, i], size)
@@ -217,6 +225,7 @@ def backtrack(call, user, numbers, V, S, factors, rejected):
 
     The tests and models are those of `implicitsolve.Backtracking`.
     """
+    apart()
     unit = 1 / measure(V, STEP, V[STEP, 0] * 0 + 1)[0]
     step = measure(V, STEP, unit)[1]
     largest, now = measure(V, TRIAL_F, S[UNIT])
@@ -273,6 +282,7 @@ def _promising(V, unit, step, natural):
 
     `step` and `natural` are the squares of the step and of J^-1 F at its end, which is in row SCRATCH.
     """
+    apart()
     product = step * 0
     for i in range(V.shape[1]):
         product = fma(V[STEP, i] * unit, V[SCRATCH, i] * unit, product)
@@ -288,6 +298,7 @@ def _promising(V, unit, step, natural):
 @inner
 def is_rounding(call, user, numbers, V, S, precision, running):
     """Where F(x) is no larger than half of its change between neighbouring floating-point numbers."""
+    apart()
     for i in range(V.shape[1]):
         V[TRIAL, i] = V[X, i] + V[X, i] * (precision if i % 2 == 0 else -precision)
     evaluate(call, user, numbers, TRIAL, TRIAL_F, running)
@@ -300,6 +311,7 @@ def is_rounding(call, user, numbers, V, S, precision, running):
 @inner
 def _minimum(length, ratio, older, older_ratio):
     """Minimum of the quadratic, then cubic model of ||F||^2 / ||F(x)||^2 along a Newton step, whose slope is -2."""
+    apart()
     below = ratio - 1 + 2 * length
     parabola = select(below > 0, length * length / below, length)
     a = below / (length * length)
@@ -319,6 +331,7 @@ def _minimum(length, ratio, older, older_ratio):
 @inner
 def factor(A, pivots, reach, lower):
     """Overwrite A (T, m, k, k) with its factors; block row t has blocks up to block column ``reach[t]``."""
+    apart()
     T, k = A.shape[0], A.shape[2]
     for t in range(T):
         below, right = smaller(lower, T - 1 - t), reach[t] - t
@@ -336,6 +349,7 @@ def factor(A, pivots, reach, lower):
 @inner
 def _interchange(A, pivots, t, r, lower, right, k):
     """Bring the largest number of a column to row r of block t."""
+    apart()
     best = abs(A[t, lower, r, r])
     pivot = best * 0 + r
     for i in range(r + 1, k):
@@ -356,5 +370,6 @@ def _interchange(A, pivots, t, r, lower, right, k):
 @inner
 def divide(factors, x):
     """Overwrite x with the solution."""
+    apart()
     A, pivots, reach, lower = factors
     substitute(A, pivots, reach, lower, (), x)
