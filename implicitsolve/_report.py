@@ -8,8 +8,6 @@ import os
 import platform
 import re
 import socket
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -31,15 +29,10 @@ from implicitsolve.kernels._contract import INSTALL, PLUG_INS
 Section: TypeAlias = dict[str, str]
 
 OPTIONAL = ("numba", "cupy", "torch", "jax", "mpi4py", "matplotlib")
-LIBRARIES = "OMP", "OPENBLAS", "MKL", "BLIS", "NUMBA"  # each with a variable that limits its threads
-THREAD_VARIABLES = (*(f"{name}_NUM_THREADS" for name in LIBRARIES), "VECLIB_MAXIMUM_THREADS")
-# Queried in a subprocess: an MPI library that does not find its parts may end the process.
-MPI_LIBRARY = """
-import mpi4py
-mpi4py.rc(initialize=False, finalize=False)
-from mpi4py import MPI
-print(MPI.Get_library_version().splitlines()[0])
-"""
+THREAD_VARIABLES = (
+    *(f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMBA")),
+    "VECLIB_MAXIMUM_THREADS",
+)
 DIRECTORIES = re.compile(r"(?<![\w.:/\\])(?:[A-Za-z]:|~)?(?:[\\/][^\\/\s'\":,]+)+(?=[\\/])")
 
 
@@ -96,23 +89,12 @@ def is_installed(name: str) -> bool:
 
 def package(name: str) -> str:
     """Version of an optional package, "not installed", or what its import raised."""
-    if not is_installed(name):
-        return "not installed"
-    version = ask(lambda: str(importlib.import_module(name).__version__))
-    return f"{version} ({ask(_mpi_library)})" if name == "mpi4py" else version
+    return ask(lambda: str(importlib.import_module(name).__version__)) if is_installed(name) else "not installed"
 
 
 def _blas(module: Any) -> str:
     blas = module.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return f"{blas['name']} {blas['version']}"
-
-
-def _mpi_library() -> str:
-    requested = subprocess.run(
-        [sys.executable, "-c", MPI_LIBRARY], capture_output=True, text=True, timeout=20, check=False
-    )
-    output = requested.stderr if requested.returncode else requested.stdout
-    return anonymize((output.strip().splitlines() or [f"exit status {requested.returncode}"])[-1])
 
 
 def machine() -> Section:
@@ -146,32 +128,22 @@ def backend(name: str) -> str:
     """The kernels a backend implements, from the registry after loading it; or why it is not available."""
     named = {**vars(kernels), **vars(layers)}
     declared = [kernel for kernel in named.values() if isinstance(kernel, kernels.Kernel)]
+    if name in PLUG_INS and not is_installed(name):
+        return f"not installed: {INSTALL[name]}"
     if name == "reference":
         return f"{len(declared)} kernels"
-    if name in PLUG_INS:
-        if not is_installed(name):
-            return f"not installed: {INSTALL[name]}"
-        try:
-            count = sum(kernel.load(name) for kernel in declared)
-        except Exception as error:  # noqa: BLE001
-            return reason(error)
-    else:
-        count = sum(name in kernel.implementations for kernel in declared)
-    return f"{count} of {len(declared)} kernels"
+
+    def count() -> str:
+        has = [kernel.load(name) if name in PLUG_INS else name in kernel.implementations for kernel in declared]
+        return f"{sum(has)} of {len(declared)} kernels"
+
+    return ask(count)
 
 
-def threads(libraries: Sequence[str] = ("numba", "torch")) -> Section:
+def threads() -> Section:
     """What limits the threads of each library; those of BLAS only where threadpoolctl is installed."""
     found = {name: os.environ.get(name, "not set") for name in THREAD_VARIABLES}
-    for name in filter(is_installed, libraries):
-        found[name] = ask(partial(_thread_count, name))
-    if is_installed("threadpoolctl"):
-        found["BLAS and OpenMP"] = ask(_pools)
-    return found
-
-
-def _thread_count(name: str) -> str:
-    return str(importlib.import_module(name).get_num_threads())
+    return found | ({"BLAS and OpenMP": ask(_pools)} if is_installed("threadpoolctl") else {})
 
 
 def _pools() -> str:
@@ -283,13 +255,12 @@ def check_torch() -> None:
     torch: Any = importlib.import_module("torch")
     bridge: Any = importlib.import_module("implicitsolve.torch")
     a = torch.tensor([4.0], dtype=torch.float64, requires_grad=True)
-    x = bridge.solve(lambda x, a: x**2 - a, torch.ones(1, dtype=torch.float64), a, stop=TIGHT)
-    x.sum().backward()
+    bridge.solve(lambda x, a: x**2 - a, torch.ones_like(a), a, stop=TIGHT).sum().backward()
     agree("the gradient", a.grad.item(), 0.25, 1e-6)
 
 
 def check_jax() -> None:
-    """d sqrt(a) / da at 4, in JAX's default precision."""
+    """The same, in JAX's default precision."""
     jax: Any = importlib.import_module("jax")
     bridge: Any = importlib.import_module("implicitsolve.jax")
     gradient = jax.grad(lambda a: bridge.root(lambda x, a: x**2 - a, a, a).x)(4.0)

@@ -287,7 +287,7 @@ def _work(result: Any) -> str:
 def _environment() -> str:
     """Versions of what has been imported, and the machine."""
     loaded = [name for name in command.OPTIONAL if name in sys.modules]
-    threads = {name: value for name, value in command.threads(()).items() if value != "not set"}
+    threads = {name: value for name, value in command.threads().items() if value != "not set"}
     sections = {"Versions": command.versions(loaded), "Machine": command.machine(), "Threads": threads}
     tables = "".join(table(name, ([], list(part.items())), "text") for name, part in sections.items() if part)
     return f'<div class="columns">{tables}</div>'
