@@ -13,7 +13,7 @@ from implicitsolve.direct._sparse_lu import SparseLU
 from implicitsolve.globalize._line_search import LineSearch, SearchStart
 from implicitsolve.globalize._rules import armijo_ratio
 from implicitsolve.kernels import Kernel
-from implicitsolve.krylov._base import KrylovOutcome, classify, part_of, start, updated
+from implicitsolve.krylov._base import KrylovOutcome, classify, part_of, start, update
 from implicitsolve.nonlinear._block_loop import BlockLoop
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import JacobianAssembler, LoopState
@@ -40,7 +40,7 @@ class MinimalResidual:
             left = part_of(b, rows) - A.take(rows).matvec(new)
             size = np.linalg.norm(left, axis=1)
             broken[rows], better = ~(size < norms[rows]), size < norms[rows]
-            x, r = updated(x, rows, better, new), updated(r, rows, better, left)
+            x, r = update(x, rows, better, new), updated(r, rows, better, left)
             norms[rows] = np.where(better, size, norms[rows])
             iterations[rows] += 1
         return KrylovOutcome(x, norms, classify(norms, target, broken=broken, nonfinite=nonfinite), iterations)

@@ -31,25 +31,25 @@ class Equations:
     positions: Callable[[Array], Array]
     at: Callable[[Array, Array], Array]
 
-    def activated(self, name: str, x: Array) -> Array:
+    def activate(self, name: str, x: Array) -> Array:
         """An activation by its name."""
         known = {"tanh": self.xp.tanh, "logistic": self.sigmoid, "relu": self.relu, "identity": lambda x: x}
         return known[name](x)
 
     def implicit_gru(self, w: Arrays, x: Array, near: Neighbours) -> Array:
         arguments = [self._affine(w, gate, x, h) for gate, h in zip("pn", near, strict=True)]
-        return self.gru(w, x, [self._mixed(arguments, near)])
+        return self.gru(w, x, [self._mix(arguments, near)])
 
     def stencil_gru(self, w: Arrays, x: Array, near: Neighbours) -> Array:
         switch = zip(w["Ws"], w["bs"], w["Us"], near, strict=True)
         arguments = [self.linear(x, W, b) + self.linear(h, U) for W, b, U, h in switch]
-        return self.gru(w, x, [self._mixed(arguments, near)])
+        return self.gru(w, x, [self._mix(arguments, near)])
 
     def implicit_lstm(self, w: Arrays, x: Array, near: Neighbours) -> Array:
         hidden = [halves(state)[0] for state in near]
         arguments = [self._affine(w, gate, x, h) for gate, h in zip("pn", hidden, strict=True)]
         arguments = [self.xp.concatenate([a, a], axis=-1) for a in arguments]
-        return self.lstm(w, x, [self._mixed(arguments, near)])
+        return self.lstm(w, x, [self._mix(arguments, near)])
 
     def gru(self, w: Arrays, x: Array, near: Neighbours) -> Array:
         """The state of a GRU with one previous state."""
@@ -76,7 +76,7 @@ class Equations:
         U = w["U" + gate]
         return self.linear(x, w["W" + gate], w["b" + gate]) + (self.linear(h, U) if U.ndim == 2 else U * h)
 
-    def _mixed(self, arguments: Sequence[Array], near: Neighbours) -> Array:
+    def _mix(self, arguments: Sequence[Array], near: Neighbours) -> Array:
         """The sum of s_j h_j, s_j = sigma(a_j) / sum_l sigma(a_l)."""
         return (self.shares(self.xp.stack(list(arguments))) * self.xp.stack(list(near))).sum(0)
 
@@ -104,10 +104,10 @@ class Recurrence:
         """For states (..., T, size), with "inputs" and boundary states in `given`; (B, n) without offsets."""
         eq, xp = self.equations, self.equations.xp
         if not self.offsets:
-            return states - eq.activated(self.activation, self.function(w, given["inputs"], (states,)))
+            return states - eq.activate(self.activation, self.function(w, given["inputs"], (states,)))
         inside = None if lengths is None else (eq.positions(states) < lengths[..., None])[..., None]
         inputs = given["inputs"] if inside is None else xp.where(inside, given["inputs"], 0.0)
-        value = eq.activated(self.activation, self.function(w, inputs, self._neighbours(states, given, lengths)))
+        value = eq.activate(self.activation, self.function(w, inputs, self._neighbours(states, given, lengths)))
         return states - (value if inside is None else xp.where(inside, value, 0.0))
 
     def _neighbours(self, states: Array, given: Arrays, lengths: Array | None) -> list[Array]:

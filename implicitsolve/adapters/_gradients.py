@@ -18,7 +18,7 @@ from implicitsolve._arrays.namespace import array_namespace, copy_array
 from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._cell import Cotangents
 from implicitsolve.adapters._common import check_array, quiet, zeros
-from implicitsolve.adapters._rows import Rows, Run, stepwise, sweep, taken
+from implicitsolve.adapters._rows import Rows, Run, stepwise, sweep, take_or_zero
 from implicitsolve.adapters._transition import Derivative, Transition, difference
 
 
@@ -116,7 +116,7 @@ def one_step(transition: Transition, starts: dict[int, Array]) -> Array:
     run = cell.recurrence("step") or stepwise(lambda x, states: cell.step(x, states[0]))
     runs = sweep(run, transition.x, rows, (1,), starts)
     packed = {way: rows.pack(run) for way, run in runs.items()}
-    near = tuple(rows.shifted(packed[direction((offset,))], offset) for offset in cell.offsets)
+    near = tuple(rows.shift(packed[direction((offset,))], offset) for offset in cell.offsets)
     values = map.unpack(rows, transition.values(transition.with_edges(near)))
     return copy_array(values)
 
@@ -177,7 +177,7 @@ class Boundary:
         positions, none = self.positions(offset, rows.lengths), rows.systems * self.depth
         owner, at = np.full(rows.count, none), (rows.first[:, None] + positions)[positions >= 0]
         owner[at] = np.flatnonzero(positions >= 0)
-        return taken(array_namespace(states).reshape(states, (none, self.size)), from_host(owner, states), none)
+        return take_or_zero(array_namespace(states).reshape(states, (none, self.size)), from_host(owner, states), none)
 
     def gradients(
         self, sent: Mapping[int, Array], parameters: Mapping[str, Array], lengths: Indices, rows: Rows, parity: int
@@ -194,7 +194,7 @@ class Boundary:
                 if parity >= 0:
                     slot = np.where((slot >= 0) & (slot % 2 == parity), slot // 2, -1)
                 source = np.where(slot >= 0, rows.first[:, None] + slot, -1).reshape(-1)
-                total += xp.reshape(taken(cotangents, from_host(source, cotangents), -1), total.shape)
+                total += xp.reshape(take_or_zero(cotangents, from_host(source, cotangents), -1), total.shape)
         gradients = {}
         for i, name in enumerate(self.names):
             part = total[:, :, i * k : (i + 1) * k]

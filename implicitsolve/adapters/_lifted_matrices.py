@@ -290,9 +290,13 @@ def _block_times(A: Matrix, x: HostArray, adjoint: bool) -> HostArray:
     """The same for large blocks, by a batched product and sums of its parts."""
     (r, c), rows, columns = A.blocksize, block_rows(A), A.indices
     if adjoint:
-        products, owners, count = np.matmul(_stacked(x, r)[rows], A.data), columns, A.shape[1] // c
+        products, owners, count = np.matmul(_stack_columns(x, r)[rows], A.data), columns, A.shape[1] // c
     else:
-        products, owners, count = np.matmul(_stacked(x, c)[columns], A.data.transpose(0, 2, 1)), rows, A.shape[0] // r
+        products, owners, count = (
+            np.matmul(_stack_columns(x, c)[columns], A.data.transpose(0, 2, 1)),
+            rows,
+            A.shape[0] // r,
+        )
     order = np.argsort(owners, kind="stable")
     starts = np.flatnonzero(np.diff(owners[order], prepend=-1))
     if len(starts) < len(owners):
@@ -308,7 +312,7 @@ def outer(A: Matrix, y: Array, x: Array) -> Any:
     y, x = (xp.reshape(rows, (-1, rows.shape[-1])) for rows in (y, x))
     if isinstance(A, BlockBandedMatrix):
         k, T, blocks = A.block_size, A.length, xp.zeros_like(A.blocks)
-        left, right = xp.permute_dims(xp.reshape(y, (-1, T, k)), (1, 2, 0)), _stacked(x, k)
+        left, right = xp.permute_dims(xp.reshape(y, (-1, T, k)), (1, 2, 0)), _stack_columns(x, k)
         for j in range(A.structure.width):
             columns = from_host((np.arange(T) + j - A.lower) % T, x)
             blocks[:, j, :, :] = xp.matmul(left, xp.take(right, columns, axis=0))
@@ -316,7 +320,7 @@ def outer(A: Matrix, y: Array, x: Array) -> Any:
     if not scipy.sparse.issparse(A):
         return xp.matmul(xp.matrix_transpose(y), x)
     (r, c), rows, data = A.blocksize if A.format == "bsr" else (1, 1), block_rows(A), np.empty_like(A.data)
-    blocks, left, right = data.reshape(-1, r, c), _stacked(y, r), _stacked(x, c)
+    blocks, left, right = data.reshape(-1, r, c), _stack_columns(y, r), _stack_columns(x, c)
     step = max(1, 2**18 // (x.shape[0] * max(r, c)))  # blocks at once, whose temporaries stay in the cache
     for start in range(0, len(blocks), step):
         part = slice(start, start + step)
@@ -346,7 +350,7 @@ def block_rows(A: Matrix) -> HostArray:
     return np.repeat(np.arange(len(A.indptr) - 1), np.diff(A.indptr))
 
 
-def _stacked(x: Array, size: int) -> Array:
+def _stack_columns(x: Array, size: int) -> Array:
     """Rows (B, N) as N / size stacked matrices (B, size)."""
     xp = array_namespace(x)
     return xp.permute_dims(xp.reshape(x, (x.shape[0], -1, size)), (1, 0, 2))

@@ -223,7 +223,7 @@ class Rows(ByFields):
         if self.source is not None:
             flat = xp.reshape(x, (B * T, k))
             if not is_host:
-                return taken(flat, self.source, B * T)
+                return take_or_zero(flat, self.source, B * T)
             return _without(flat.take(self.source, axis=0, mode="clip"), self.empty)
         packed = np.empty((rows, k), x.dtype) if is_host else zeros((rows, k), x)
         begin, end = self.margin, self.margin + self.body
@@ -237,7 +237,7 @@ class Rows(ByFields):
         """The rows of a packed matrix without its margins, a view."""
         return packed[self.margin : self.margin + self.count, :]
 
-    def shifted(self, packed: Array, shift: int) -> Array:
+    def shift(self, packed: Array, shift: int) -> Array:
         """The rows `shift` further down in a packed matrix, a view: the neighbours at that distance."""
         return packed[self.margin + shift : self.margin + shift + self.count, ...]
 
@@ -249,10 +249,10 @@ class Rows(ByFields):
             rows[self.spare_row] = 0.0
             return rows.take(self.place, axis=0).reshape(B, T, k)
         if self.place is not None:
-            return xp.reshape(taken(rows, self.place, self.spare_row), (B, T, k))
+            return xp.reshape(take_or_zero(rows, self.place, self.spare_row), (B, T, k))
         return xp.reshape(rows[: self.body, :], (B, self.body // B, k))[:, :T, :]
 
-    def cleared(self, rows: Array) -> Array:
+    def clear(self, rows: Array) -> Array:
         """Rows (..., count, k), zero where they hold no position; perhaps in the same memory."""
         if self.place is not None:
             return _without(rows, self.empty[self.margin : self.margin + self.count])
@@ -270,7 +270,7 @@ class Rows(ByFields):
         return part, from_host(rows, like)
 
 
-def taken(x: Array, source: Array, none: int) -> Array:
+def take_or_zero(x: Array, source: Array, none: int) -> Array:
     """Rows of a matrix at the places `source`, zero where that is `none`."""
     return kernels.take_rows.select(x, size=x.shape[-1])(x, source, none)
 
@@ -331,11 +331,11 @@ def _plan(rows: Rows, directions: list[int]) -> kernels.Plan:
     """Runs direction by direction, sequence by sequence; the plan stays with the rows."""
     plans: dict[tuple[int, ...], kernels.Plan] = rows.__dict__.setdefault("_plans", {})
     if tuple(directions) not in plans:
-        plans[tuple(directions)] = _planned(rows, directions)
+        plans[tuple(directions)] = _make_plan(rows, directions)
     return plans[tuple(directions)]
 
 
-def _planned(rows: Rows, directions: list[int]) -> kernels.Plan:
+def _make_plan(rows: Rows, directions: list[int]) -> kernels.Plan:
     count = len(directions) * rows.systems
     lengths, firsts = (np.tile(part, len(directions)) for part in (rows.lengths, rows.first))
     ways = np.repeat(np.sign(directions), rows.systems)

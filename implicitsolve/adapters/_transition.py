@@ -58,7 +58,7 @@ class Map(ByFields):
 
     def neighbours(self, packed: Array) -> tuple[Array, ...]:
         """Views of a packed matrix of the source: one (count, k) for each shift."""
-        return tuple(self.source.shifted(packed, shift) for shift in self.shifts)
+        return tuple(self.source.shift(packed, shift) for shift in self.shifts)
 
     def gather(self, cotangents: tuple[Array, ...]) -> Array:
         """Sum in each row of the source what its neighbours send to it; the cotangents are overwritten."""
@@ -159,7 +159,7 @@ class Transition(ByFields):
         factors = cell.new_factors(target.count)
         F = self.each(lambda _, *at: cell.linearize(*at), states, factors)
         if not self.in_sequences:
-            factors = target.cleared(factors)  # what a neighbour that is not finite left in its separator
+            factors = target.clear(factors)  # what a neighbour that is not finite left in its separator
         return F, Derivative(cell, self.map, factors)
 
     def take(self, indices: Indices) -> Transition:
@@ -209,7 +209,7 @@ class Derivative(ByFields):
 
     def of_rows(self) -> Array:
         """The factors, zero where there is no position."""
-        return self.factors if self.in_sequences is None else self.map.target.cleared(self.factors)
+        return self.factors if self.in_sequences is None else self.map.target.clear(self.factors)
 
     @quiet
     def matvec(self, v: Array) -> Array:

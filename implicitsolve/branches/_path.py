@@ -154,7 +154,7 @@ class Path:
             return None
         return point
 
-    def located(
+    def locate(
         self,
         a: Point,
         b: Point,
@@ -192,12 +192,12 @@ class Path:
         for name, event in events.items():
             first, last = event(a), event(b)
             if first * last < 0 or (last == 0 and first != 0):
-                point = b if last == 0 else self.located(a, b, event, (first, last), LINEAR, observed=False)
+                point = b if last == 0 else self.locate(a, b, event, (first, last), LINEAR, observed=False)
                 if point is not None:
                     found.append((name, point, {}))
         slopes = float(a.tangent[-1]), float(b.tangent[-1])
         if slopes[0] * slopes[1] < 0:
-            point = self.located(a, b, lambda p: float(p.tangent[-1]), slopes, FOLD, observed=True)
+            point = self.locate(a, b, lambda p: float(p.tangent[-1]), slopes, FOLD, observed=True)
             if point is not None:
                 found.append(("fold", point, {}))
         return found + list(self._hopf(a, b))
@@ -206,7 +206,7 @@ class Path:
         """Where the determinant of the bordered matrix is zero, if it is anywhere."""
         border = self.border(b.frame)
         last = bordered_test(b.frame, border)
-        point = self.located(a, b, lambda p: bordered_test(p.frame, border), (-last, last), LINEAR, observed=True)
+        point = self.locate(a, b, lambda p: bordered_test(p.frame, border), (-last, last), LINEAR, observed=True)
         if point is None or not abs(bordered_test(point.frame, border)) <= NEARER * abs(last):
             return None
         null = point.frame.solve(border[0])
@@ -224,7 +224,7 @@ class Path:
                 values = pairs(point)
                 return float(np.real(values[place])) if place < values.size else np.nan
 
-            point = self.located(a, b, test, (test(a), test(b)), LINEAR, observed=True)
+            point = self.locate(a, b, test, (test(a), test(b)), LINEAR, observed=True)
             if point is not None and abs(test(point)) <= IMAGINARY * abs(pairs(point)[place]):
                 yield "hopf", point, {"frequency": float(np.imag(pairs(point)[place]))}
 

@@ -83,7 +83,7 @@ class Run:
         metric.unit = _rms(z) or 1.0
         point = path.correct(z, row, None).point
         if point is None:
-            found = self._solved(z)
+            found = self._solve(z)
             point = path.correct(np.append(found.x, z[-1]), row, None).point
             if point is None:
                 status = Status.STAGNATED if found.success else Status(found.status)
@@ -105,7 +105,7 @@ class Run:
         self.first, self.first_row = point.z, metric.covector(point.tangent)
         self._note(point)
 
-    def _solved(self, z: HostArray) -> NonlinearResult:
+    def _solve(self, z: HostArray) -> NonlinearResult:
         """The solution at the start by `root`."""
         system = self.path.system
         tally = system.tally

@@ -221,7 +221,7 @@ class ExtendedSystem:
         """J at z assembled, by two-sided differences where `accurate`; None where products are cheaper."""
         evaluator, x = self.evaluator(z), z[None, :-1]
         if not self._is_ready:
-            self._assembler, self._is_ready = self._found(evaluator, z), True
+            self._assembler, self._is_ready = self._find(evaluator, z), True
         if self._assembler is None:
             return None
         with np.errstate(all="ignore"):
@@ -238,7 +238,7 @@ class ExtendedSystem:
         sides = [colored.differences(lambda y: evaluator.residual(y), x, F, side).data for side in (h, -h)]
         return SparseMatrix(0.5 * (sides[0] + sides[1])[0], colored.structure)
 
-    def _found(self, evaluator: Evaluator, z: HostArray) -> JacobianAssembler | None:
+    def _find(self, evaluator: Evaluator, z: HostArray) -> JacobianAssembler | None:
         """What assembles J: from the problem's matrices, by colors, or column by column."""
         problem, x = evaluator.problem, z[None, :-1]
         offered = OfferedJacobians.of(evaluator, x)

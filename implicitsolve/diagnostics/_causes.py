@@ -108,7 +108,7 @@ def _stuck(case: Case) -> Cause:
     if history.kind == "fixed point":
         what = f"The iteration does not converge: norm(F) is {case.aim} after {steps}."
         return Cause("iteration", what, _another_method(case))
-    limited = _limited(case) if history.kind == "krylov" else None
+    limited = _limit(case) if history.kind == "krylov" else None
     what = f"norm(F) no longer falls: {case.aim} after {steps}"
     if limited:
         return Cause("linear", f"{what}. {limited.what}", limited.advice)
@@ -120,7 +120,7 @@ def _stuck(case: Case) -> Cause:
     return Cause("stuck", f"{what}, along any direction that was tried. {found} just beyond x{wrong}.", advice)
 
 
-def _diverged(case: Case) -> Cause:
+def _divergence(case: Case) -> Cause:
     history = case.history
     what = f"norm(F) grew from {case.first:.3g} to {history.norms[-1]:.3g} in {history.steps} steps, "
     what += f"by a factor of {history.rate:.3g} per step."
@@ -175,7 +175,7 @@ CAUSES: dict[Status, Callable[[Case], Cause]] = {
     Status.ITERATION_LIMIT: _iteration_limit,
     Status.STAGNATED: _stuck,
     Status.LINE_SEARCH_FAILED: _stuck,
-    Status.DIVERGED: _diverged,
+    Status.DIVERGED: _divergence,
     Status.LINEAR_SOLVE_FAILED: _linear_solve,
     Status.SINGULAR: _singular,
 }
@@ -207,7 +207,7 @@ def _slowness(case: Case) -> Cause | None:
     kind, lengths = case.history.kind, case.history.part("step_length")[-10:]
     if kind not in ("krylov", "block"):
         return None
-    limited = _limited(case) if kind == "krylov" else None
+    limited = _limit(case) if kind == "krylov" else None
     if limited or not (lengths.size >= 3 and np.median(lengths) <= SHORT):
         return limited or _linear_convergence(case)
     what = f"The line search shortens nearly every step: the median length of the last {lengths.size} is "
@@ -215,7 +215,7 @@ def _slowness(case: Case) -> Cause | None:
     return Cause("short", f"{what}{np.median(lengths):.2g}.", advice)
 
 
-def _limited(case: Case) -> Cause | None:
+def _limit(case: Case) -> Cause | None:
     """Linear solves that end at their limit."""
     history = case.history
     reached, requested = history.part("linear_residual"), history.part("forcing")

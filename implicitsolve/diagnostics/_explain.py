@@ -169,7 +169,7 @@ def _of_nonlinear(result: NonlinearResult, problem: Any) -> Explanation:
     for code in [*sorted(set(codes.tolist()) - {int(Status.CONVERGED)}), int(Status.CONVERGED)]:
         rows = order[codes[order] == code]
         if code in (Status.LOST, Status.CANCELLED):
-            findings += _unsolved(result, Status(code), rows, shape)
+            findings += _list_unsolved(result, Status(code), rows, shape)
         elif rows.size:
             some = _read_cases(result, Status(code), rows[:MOST_EXAMINED])
             groups += _group(Status(code), some, rows)
@@ -263,7 +263,9 @@ def _indices(rows: list[int], shape: tuple[int, ...]) -> tuple[tuple[int, ...], 
     return tuple(tuple(int(i) for i in np.unravel_index(row, shape)) if shape else () for row in rows)
 
 
-def _unsolved(result: NonlinearResult, status: Status, rows: HostArray, shape: tuple[int, ...]) -> Iterator[Finding]:
+def _list_unsolved(
+    result: NonlinearResult, status: Status, rows: HostArray, shape: tuple[int, ...]
+) -> Iterator[Finding]:
     """Systems of `solve_batch` that were not solved."""
     systems, chunks = _indices(rows.tolist(), shape), result.lost if isinstance(result, BatchResult) else ()
     if not rows.size:

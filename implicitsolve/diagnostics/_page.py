@@ -31,9 +31,9 @@ class Pattern(NamedTuple):
     def shares(self, most: int) -> HostArray:
         """The share of entries in each of at most `most` cells along each side."""
         if isinstance(self.structure, Sparse):
-            table = _counted(self.structure.indices, self.structure.columns, self.unknowns, most)
+            table = _count(self.structure.indices, self.structure.columns, self.unknowns, most)
         else:
-            table = _counted(*_band(self.structure, self.unknowns, most), most)
+            table = _count(*_band(self.structure, self.unknowns, most), most)
         table[self.full_rows // _step(self.unknowns, most)] = 1.0
         return table
 
@@ -74,7 +74,7 @@ def shade(table: HostArray) -> HostArray:
     return np.where(table > 0, 0.4 + 0.6 * np.sqrt(table / (table.max(initial=0.0) or 1.0)), 0.0)
 
 
-def assembled(caller: str, problem: Any, x: Any, system: Any) -> Any:
+def assemble(caller: str, problem: Any, x: Any, system: Any) -> Any:
     """J of one system at x, as a SciPy sparse array."""
     x = unwrap(x)
     J = jacobian(problem, x.x if isinstance(x, NonlinearResult) else x)
@@ -97,7 +97,7 @@ def _step(n: int, most: int) -> int:
     return max(1, -(-n // most))
 
 
-def _counted(rows: HostArray, columns: HostArray, n: int, most: int) -> HostArray:
+def _count(rows: HostArray, columns: HostArray, n: int, most: int) -> HostArray:
     step = _step(n, most)
     size = np.bincount(np.arange(n) // step)
     places = rows.astype(np.int64) // step * size.size + columns // step
@@ -167,10 +167,10 @@ def table(caption: str, table: Table, kind: str = "") -> str:
         cells = "".join(f"<td>{escape(part)}</td>" for part in others)
         lines += f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
     content = f'<table class="{kind}"><caption>{escape(caption)}</caption>{head}<tbody>{lines}</tbody></table>'
-    return scrolled(caption, content)
+    return scroll(caption, content)
 
 
-def scrolled(name: str, content: str) -> str:
+def scroll(name: str, content: str) -> str:
     """A region that scrolls where it is too wide, by the keyboard too."""
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(name)}">{content}</div>'
 
@@ -184,7 +184,7 @@ def figure(svg: str, caption: str, legend: Sequence[str] = (), *, kind: str = "w
     """A figure with its caption, below it or, `kind` "beside", at its side."""
     entries = "".join(f"<li>{entry}</li>" for entry in legend)
     listed = f'<ul class="legend">{entries}</ul>' if legend else ""
-    region = scrolled(f"Figure: {caption.partition('.')[0]}", svg)
+    region = scroll(f"Figure: {caption.partition('.')[0]}", svg)
     return f'<figure class="{kind}">{region}<figcaption>{escape(caption)}{listed}</figcaption></figure>'
 
 

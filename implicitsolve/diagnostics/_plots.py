@@ -10,7 +10,7 @@ import numpy as np
 from implicitsolve._summary import index_of
 from implicitsolve._typing import Array
 from implicitsolve.diagnostics._history import ENDED_WELL, read_histories, tabulate_norms
-from implicitsolve.diagnostics._page import assembled, magnitudes, pattern_of, shade
+from implicitsolve.diagnostics._page import assemble, magnitudes, pattern_of, shade
 from implicitsolve.diagnostics._spectrum import Spectrum, spectrum
 from implicitsolve.diagnostics._system import unwrap
 from implicitsolve.errors import required
@@ -67,7 +67,7 @@ def plot_convergence(
     if not is_one_of(against, ("steps", "products")):
         raise ValueError(f'plot_convergence: `against` must be "steps" or "products", got {against!r}')
     given: Any = result if isinstance(result, Mapping) and "native" not in result else {label or "": result}
-    results = {str(name): _checked(one) for name, one in given.items()}
+    results = {str(name): _check(one) for name, one in given.items()}
     if not results:
         raise ValueError("plot_convergence: `result` must hold at least one result, got none")
     ax = _axes("plot_convergence", ax)
@@ -235,7 +235,7 @@ def plot_jacobian(problem: Any, x: Array, *, system: int | tuple[int, ...] | Non
     >>> ax.get_title()
     'modulus of the entries of J: 1 to 2'
     """
-    J = assembled("plot_jacobian", problem, x, system)
+    J = assemble("plot_jacobian", problem, x, system)
     table = magnitudes(J, CELLS)
     ax = _matrix_axes("plot_jacobian", ax)
     shown = np.where((table > 0) & np.isfinite(table), table, np.nan)
@@ -266,7 +266,7 @@ def _axes(caller: str, ax: Any) -> Any:
     return plt.subplots(layout="constrained")[1]
 
 
-def _checked(result: Any) -> NonlinearResult:
+def _check(result: Any) -> NonlinearResult:
     """The native result of what `root` returned or raised."""
     result = unwrap(result)
     if not isinstance(result, NonlinearResult):

@@ -25,7 +25,7 @@ from implicitsolve._typing import HostArray
 from implicitsolve.diagnostics import _page
 from implicitsolve.diagnostics._explain import MOST_NAMED, Explanation, Finding, explain
 from implicitsolve.diagnostics._history import ENDED_WELL, read_histories, tabulate_norms
-from implicitsolve.diagnostics._page import details, figure, page, pattern_of, scrolled, shade, table
+from implicitsolve.diagnostics._page import details, figure, page, pattern_of, scroll, shade, table
 from implicitsolve.diagnostics._plots import FAILED, LOOKED_AT
 from implicitsolve.diagnostics._spectrum import compute_spectrum
 from implicitsolve.diagnostics._system import System, unwrap
@@ -139,7 +139,7 @@ def _findings(explanation: Explanation) -> str:
 def _finding(finding: Finding) -> str:
     text = "".join(f"<p>{escape(part)}</p>" for part in finding._parts)
     if len(finding.systems) > MOST_NAMED:
-        text += details("All of these systems", scrolled("Systems", ", ".join(str(i) for i in finding.systems)))
+        text += details("All of these systems", scroll("Systems", ", ".join(str(i) for i in finding.systems)))
     kind = "warning" if finding.status in ENDED_WELL else "failure"
     return f'<article class="{kind}"><h3>{escape(finding._title)}</h3>{text}</article>'
 

@@ -182,7 +182,7 @@ def solve_batch(
     parts = min(PER_WORKER * pool.workers if chunks is None else int(chunks), pending.size)
     tasks = [Task(systems) for systems in np.array_split(pending, parts)] if parts else []
     Dispatch(lambda systems: batch.chunk(systems, solver, stop), pool, progress, cancel).run(tasks)
-    return batch.joined(tasks if solved is None else [solved, *tasks])
+    return batch.join(tasks if solved is None else [solved, *tasks])
 
 
 @dataclass(frozen=True)
@@ -251,17 +251,17 @@ class _Batch:
         whereabouts = np.full(self.size, -1)
         whereabouts[done] = np.arange(done.size)
         steps = tuple(replace(step, systems=whereabouts[step.systems]) for step in previous.steps)
-        parts = selected(previous, done, (done.size,), len(self.batch_shape))
+        parts = select(previous, done, (done.size,), len(self.batch_shape))
         return Task(done, NonlinearResult(**parts, counts=previous.counts, steps=steps))
 
-    def joined(self, tasks: list[Task]) -> BatchResult:
+    def join(self, tasks: list[Task]) -> BatchResult:
         """The results of all chunks as one."""
         solved = [task.result for task in tasks if task.result is not None]
-        results = [self._unsolved(task, solved) if task.result is None else task.result for task in tasks]
-        whole = concatenated(results)
+        results = [self._without_result(task, solved) if task.result is None else task.result for task in tasks]
+        whole = concatenate(results)
         order = np.argsort(np.concatenate([task.systems for task in tasks]))
         return BatchResult(
-            **selected(whole, order, self.batch_shape),
+            **select(whole, order, self.batch_shape),
             counts=whole.counts,
             steps=tuple(
                 replace(step, systems=task.systems[step.systems])
@@ -271,7 +271,7 @@ class _Batch:
             lost=tuple(LostChunk(systems=task.systems, error=task.error) for task in tasks if task.error is not None),
         )
 
-    def _unsolved(self, task: Task, solved: list[NonlinearResult]) -> NonlinearResult:
+    def _without_result(self, task: Task, solved: list[NonlinearResult]) -> NonlinearResult:
         """A result for systems that are lost or cancelled."""
         size, start = task.systems.size, self.start(task.systems)
         if start is None:
@@ -283,7 +283,7 @@ class _Batch:
         return unknown(start, status)
 
 
-def concatenated(results: Sequence[NonlinearResult], batch_ndim: int = 1) -> NonlinearResult:
+def concatenate(results: Sequence[NonlinearResult], batch_ndim: int = 1) -> NonlinearResult:
     """The results of several solves as that of one batch (B,), in their order; steps keep their numbers of systems."""
     xp = array_namespace(results[0].x)
     event_shape = tuple(results[0].x.shape[batch_ndim:])
@@ -302,9 +302,7 @@ def concatenated(results: Sequence[NonlinearResult], batch_ndim: int = 1) -> Non
     )
 
 
-def selected(
-    result: NonlinearResult, rows: Indices, batch_shape: tuple[int, ...], batch_ndim: int = 1
-) -> dict[str, Any]:
+def select(result: NonlinearResult, rows: Indices, batch_shape: tuple[int, ...], batch_ndim: int = 1) -> dict[str, Any]:
     """What a result holds for each system, of some systems of the flattened batch, in another batch shape."""
     xp, parts = array_namespace(result.x), dict[str, Any]()
     for name in ("x", "fun"):

@@ -17,7 +17,7 @@ from implicitsolve._arrays import files
 from implicitsolve._arrays.host import from_host, gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, eps, is_array
 from implicitsolve._typing import Array, Indices
-from implicitsolve.drivers._batch import selected, unknown
+from implicitsolve.drivers._batch import select, unknown
 from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor, silent
@@ -259,7 +259,7 @@ class _Legs:
             if np.isin(record.ends.status[running], CUT).any():
                 break
         ends = replace(record.ends, steps=tuple(self.steps))
-        return replace(ends, **selected(ends, self.rows, self.batch_shape))
+        return replace(ends, **select(ends, self.rows, self.batch_shape))
 
     def _running(self, record: Record) -> Indices:
         """Systems that have not ended; those that reached a lower limit continue."""
@@ -283,7 +283,7 @@ class _Legs:
         result = solve_root(problem, x, self.solver, stop, shown, Scheduler(reference=reference))
         self.steps += [_number(step, record, rows) for step in result.steps[seen:]]
         places = np.flatnonzero(np.isin(rows, running))  # of the running systems in the result
-        found = selected(result, places, (running.size,), problem.batch_ndim)
+        found = select(result, places, (running.size,), problem.batch_ndim)
         for name in ("x", "fun"):
             scatter(getattr(ends, name), running, found[name])
         for name in ("status", "residual_norm", "target", "error"):

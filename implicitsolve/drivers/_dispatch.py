@@ -58,7 +58,7 @@ class Chunk:
             )
         return result
 
-    def pickled(self) -> bytes:
+    def pickle_or_raise(self) -> bytes:
         """The chunk as bytes; a TypeError that names the argument which cannot be pickled."""
         try:
             return pickle.dumps(self)
@@ -251,7 +251,7 @@ class Dispatch:
     def _submit(self, task: Task) -> Future[Any]:
         chunk = self.make(task.systems)
         try:
-            return self.pool.executor.submit(work, chunk.pickled() if self.pool.has_processes else chunk)
+            return self.pool.executor.submit(work, chunk.pickle_or_raise() if self.pool.has_processes else chunk)
         except BrokenExecutor as error:
             broken = Future[Any]()
             broken.set_exception(error)

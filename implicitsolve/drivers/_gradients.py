@@ -206,7 +206,7 @@ class _Adjoints:
 
     def add(self, rows: Indices, cotangent: Array, status: HostArray, *, leaves_out: bool) -> None:
         """Solve for some systems and add their gradients; update `status` where the adjoint solve has failed."""
-        found = self._pulled(rows, cotangent)
+        found = self._pull(rows, cotangent)
         good = np.asarray(found.linear.success)
         worse = ~good & (status[rows] == Status.CONVERGED)
         status[rows[worse]] = np.asarray(found.linear.status)[worse]
@@ -215,7 +215,7 @@ class _Adjoints:
             return
         if kept.size < rows.size:  # again without the failed ones, from the solutions
             rows, start = rows[kept], gather(found.adjoint, kept)
-            found = self._pulled(rows, gather(cotangent, kept), method=None, x0=start)
+            found = self._pull(rows, gather(cotangent, kept), method=None, x0=start)
         scatter(self.adjoint, rows, found.adjoint)
         self.counted[rows] = True
         for name, value in found.gradients.items():
@@ -227,7 +227,7 @@ class _Adjoints:
             else:  # what belongs to one system
                 scatter(whole, rows, value)
 
-    def _pulled(self, rows: Indices, cotangent: Array, **others: Any) -> AdjointResult:
+    def _pull(self, rows: Indices, cotangent: Array, **others: Any) -> AdjointResult:
         """The adjoint solve of some systems."""
         is_whole = rows.size == self.x.shape[0]
         part = self.problem if is_whole and self.problem.batch_ndim == 1 else chosen(self.problem, rows, self.x.shape)

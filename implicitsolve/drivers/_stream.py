@@ -13,7 +13,7 @@ import numpy as np
 from implicitsolve._arrays.namespace import array_namespace, as_inexact
 from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.drivers._batch import concatenated, selected
+from implicitsolve.drivers._batch import concatenate, select
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor
 from implicitsolve.nonlinear._state import Scheduler
@@ -318,7 +318,7 @@ def race(
         result = _together(evaluator, values, solver, stop, monitor)
         return _decide(result, evaluator, len(values))
     results = _in_turn(problem, values, solver, stop, monitor)
-    return _decide(concatenated(results, problem.batch_ndim), evaluator, len(results))
+    return _decide(concatenate(results, problem.batch_ndim), evaluator, len(results))
 
 
 def _values(problem: Problem, starts: Any, rng: np.random.Generator | None) -> list[Array]:
@@ -382,7 +382,7 @@ def _decide(result: NonlinearResult, evaluator: Evaluator, starts: int) -> RaceR
     norms = np.where(np.isfinite(norms), norms, np.inf)
     chosen = np.where(is_won, converged.argmax(axis=0), norms.argmin(axis=0))  # both prefer the earlier of equals
     return RaceResult(
-        **selected(result, chosen * systems.size + systems, batch_shape),
+        **select(result, chosen * systems.size + systems, batch_shape),
         counts=result.counts,
         steps=result.steps,
         winner=per_system(np.where(is_won, chosen, -1), batch_shape),

@@ -306,7 +306,7 @@ def bounded_direction(
                 break
             b = xp.where(from_host(poor, x)[:, None], -F, 0.0)
             most = min(max_iterations, x.shape[1])
-            rest = GMRES(restart=most).solve(_restricted(J, free), b, target=0.1 * norms, max_iterations=most)
+            rest = GMRES(restart=most).solve(_restrict(J, free), b, target=0.1 * norms, max_iterations=most)
             solved = xp.where(free, rest.x, 0.0)
             clipped = xp.minimum(xp.maximum(solved, low), high)
             free = free & (clipped == solved)
@@ -316,7 +316,7 @@ def bounded_direction(
     return best, np.where(better, left, value)
 
 
-def _restricted(J: LinearOperator, free: Array) -> LinearOperator:
+def _restrict(J: LinearOperator, free: Array) -> LinearOperator:
     """J without the columns of the unknowns that are not free."""
     xp = array_namespace(free)
     return LinearOperator(
@@ -324,5 +324,5 @@ def _restricted(J: LinearOperator, free: Array) -> LinearOperator:
         in_shape=J.in_shape,
         batch_shape=J.batch_shape,
         dtype=J.dtype,
-        take=lambda rows: _restricted(J.take(rows), gather(free, rows)),
+        take=lambda rows: _restrict(J.take(rows), gather(free, rows)),
     )

@@ -63,7 +63,7 @@ class HostSolve(ABC):
         """Shape of the batch."""
         return self.shape[:-1]
 
-    def batched(self, size: int, axes: tuple[int | None, ...]) -> HostSolve:
+    def for_batch(self, size: int, axes: tuple[int | None, ...]) -> HostSolve:
         """`over`, made once: what is compiled for it is kept."""
         if (size, axes) not in self._batched:
             self._batched[size, axes] = self.over(size, axes)
@@ -86,7 +86,7 @@ class HostSolve(ABC):
                 return to_array(self._value(to_jax(x), *parameters))
             if point is None or not (self.is_linear or bool((point == x).all())):
                 point = x.copy()
-                tangent = self._linearized(to_jax(point), *parameters)
+                tangent = self._linearize(to_jax(point), *parameters)
             return to_array((_push if kind == PUSH else _pull)(tangent, to_jax(v)))
 
         return ask
@@ -96,7 +96,7 @@ class HostSolve(ABC):
         return jax.jit(self.function)
 
     @cached_property
-    def _linearized(self) -> Callable[..., Any]:
+    def _linearize(self) -> Callable[..., Any]:
         return jax.jit(lambda x, *parameters: jax.linearize(lambda x: self.function(x, *parameters), x)[1])
 
     @cached_property
@@ -104,17 +104,17 @@ class HostSolve(ABC):
         """The solve as a part of a program; `jax.vmap` makes it the solve of a batch."""
 
         @custom_vmap
-        def staged(start: Any, *parameters: Any) -> tuple[Any, ...]:
+        def stage(start: Any, *parameters: Any) -> tuple[Any, ...]:
             return self._loop(start, *parameters)
 
-        @staged.def_vmap
+        @stage.def_vmap
         def rule(size: int, is_batched: Any, start: Any, *parameters: Any) -> tuple[Any, Any]:
             first, *rest = is_batched
             start = start if first else jnp.broadcast_to(start, (size, *start.shape))
-            solve = self.batched(size, tuple(0 if part else None for part in rest))
+            solve = self.for_batch(size, tuple(0 if part else None for part in rest))
             return solve(start, *parameters), (True,) * len(self.outcome)
 
-        return staged
+        return stage
 
     @cached_property
     def _loop(self) -> Callable[..., tuple[Any, ...]]:
@@ -135,7 +135,7 @@ class HostSolve(ABC):
                 return answer(state, packed, self.function(vector.unpack(state[2]), *parameters))
 
             def products(state: Any) -> Any:
-                tangent = self._linearized(vector.unpack(state[2]), *parameters)
+                tangent = self._linearize(vector.unpack(state[2]), *parameters)
                 again = product(tangent, state)
                 return lax.while_loop(lambda state: state[1] > AGAIN, partial(product, tangent), again)
 
@@ -146,7 +146,7 @@ class HostSolve(ABC):
             def evaluate(state: Any) -> Any:
                 return lax.cond(state[1] == VALUE, value, products, state)
 
-            body = partial(product, self._linearized(start, *parameters)) if self.is_linear else evaluate
+            body = partial(product, self._linearize(start, *parameters)) if self.is_linear else evaluate
             found = lax.while_loop(lambda state: state[1] != DONE, body, state)[-1]
             return tuple(part.unpack(words) for part, words in zip(outcome, found, strict=True))
 

@@ -37,7 +37,7 @@ EQUATIONS = Equations(
 )
 
 
-def _lifted(w: Any, x: Any, near: Any) -> Any:
+def _lifted_net(w: Any, x: Any, near: Any) -> Any:
     return near[0] @ w["A"].T + x @ w["B"].T
 
 
@@ -56,7 +56,7 @@ CELLS: dict[Callable[..., Any], Callable[[Any, str, Any], Recurrence]] = {  # by
     ims.adapters.elman: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.rnn, ("h0",), (), (-1,), phi),
     ims.adapters.diagonal_gru: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.gru, ("h0",), (), (-1,)),
     ims.adapters.diagonal_lstm: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.lstm, ("h0", "c0"), (), (-1,)),
-    ims.adapters.lifted_net: lambda w, phi, at: Recurrence(EQUATIONS, _lifted, (), (), (), phi),
+    ims.adapters.lifted_net: lambda w, phi, at: Recurrence(EQUATIONS, _lifted_net, (), (), (), phi),
 }
 BOUNDARIES = ("hs", "cs", "he", "ce", "h0", "c0")
 
@@ -132,7 +132,7 @@ def layer(
     if adapter not in CELLS:
         names = ", ".join(function.__name__ for function in CELLS)
         raise TypeError(f"layer: `adapter` must be one of implicitsolve.adapters: {names}; got {adapter!r}")
-    settings = Settings(method, stop, adjoint_method, adjoint_stop).checked("layer")
+    settings = Settings(method, stop, adjoint_method, adjoint_stop).check("layer")
     given = {name: options.pop(name) for name in BOUNDARIES if options.get(name) is not None}
     shape, is_single = _shape(adapter, params, inputs, lengths, given | options)
     fixed = {name: value if isinstance(value, str) else tuple(value) for name, value in options.items()}
@@ -141,7 +141,7 @@ def layer(
     sequences = {"inputs": jnp.asarray(inputs)[None] if is_single else jnp.asarray(inputs)}
     for name, value in given.items():
         depth = lower if name in cell.before else upper
-        sequences[name] = _stacked(jnp.asarray(value), (shape[0], depth, np.shape(value)[-1]))
+        sequences[name] = _stack(jnp.asarray(value), (shape[0], depth, np.shape(value)[-1]))
     ends = jnp.full(shape[0], shape[1]) if lengths is None else jnp.asarray(lengths).reshape(shape[0])
     solve = _solver(_Host(adapter, tuple(fixed.items()), settings), shape)
     x, status, *numbers = solve(jax.tree.map(jnp.asarray, dict(params)), sequences, ends.astype(np.int32))
@@ -173,7 +173,7 @@ def _stand_in(value: Any) -> Any:
     return np.broadcast_to(np.zeros((), value.dtype), value.shape) if isinstance(value, ARRAYS) else value
 
 
-def _stacked(value: Any, shape: tuple[int, int, int]) -> Any:
+def _stack(value: Any, shape: tuple[int, int, int]) -> Any:
     """Boundary states of every sequence, (B, depth, k), from those of all, or without an axis of depth 1."""
     if value.ndim == 2 and value.shape != shape[1:]:
         value = value[:, None, :]
@@ -197,9 +197,9 @@ class _Host:
             given = {name: value[:, 0] for name, value in given.items()}
         return _problem(self.adapter, weights, inputs, extra | given | dict(self.options))
 
-    def solved(self, weights: Any, sequences: Any, lengths: Any) -> tuple[Any, ...]:
+    def solve_root(self, weights: Any, sequences: Any, lengths: Any) -> tuple[Any, ...]:
         """The states, and how the solve ended."""
-        return self.settings.solved(self.problem(weights, sequences, lengths))
+        return self.settings.solve_root(self.problem(weights, sequences, lengths))
 
     def forward(self, weights: Any, sequences: Any, lengths: Any, x: Any, b: Any) -> tuple[Any, ...]:
         """The solution v of J v = b."""
@@ -220,20 +220,20 @@ def _solver(host: _Host, shape: tuple[int, ...]) -> Callable[..., tuple[Any, ...
         return _recurrence(host.adapter, weights, options).residual(x, weights, sequences, lengths)
 
     def linear(run: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda b, x, arrays: _called(run, (*arrays, x, b), (b,))[0]
+        return lambda b, x, arrays: _call(run, (*arrays, x, b), (b,))[0]
 
     solution = solution_map(F, linear(host.forward), linear(host.backward))
 
     @jax.jit
     def solve(weights: Any, sequences: Any, lengths: Any) -> tuple[Any, ...]:
         arguments = lax.stop_gradient((weights, sequences, lengths))
-        x, *rest = _called(host.solved, arguments, outcome(shape, shape[:1], sequences["inputs"].dtype))
+        x, *rest = _call(host.solve_root, arguments, outcome(shape, shape[:1], sequences["inputs"].dtype))
         return solution(x, (weights, sequences, lengths)), *rest
 
     return solve
 
 
-def _called(run: Callable[..., tuple[Any, ...]], arguments: Any, outcome: Sequence[Any]) -> list[Any]:
+def _call(run: Callable[..., tuple[Any, ...]], arguments: Any, outcome: Sequence[Any]) -> list[Any]:
     """A callback of (weights, *others) with results like `outcome`; all but the weights have the batch's axis first."""
     leaves, form = jax.tree.flatten(arguments)
     words = [Packing(leaf.shape, leaf.dtype) for leaf in leaves]

@@ -126,8 +126,8 @@ def root(
     """
     if not callable(residual):
         raise TypeError(f"root: `residual` must be callable, got {type(residual).__name__}")
-    settings = Settings(method, stop, adjoint_method, adjoint_stop, structure).checked("root")
-    equations, start, parameters, unravel = traced(residual, x0, args, settings)
+    settings = Settings(method, stop, adjoint_method, adjoint_stop, structure).check("root")
+    equations, start, parameters, unravel = prepare(residual, x0, args, settings)
     if is_traced(start, *parameters):
         x, status, *numbers = equations.solve(*jax.lax.stop_gradient((start, *parameters)))
         x = equations.solution(x, tuple(parameters))
@@ -177,7 +177,7 @@ class Traced:
 _kept: dict[Any, Traced] = {}
 
 
-def traced(
+def prepare(
     residual: Callable[..., Any], x0: Any, args: Any, settings: Settings
 ) -> tuple[Traced, Any, list[Any], Callable[[Any], Any]]:
     """The equations of a call, with its flat start, its parameters, and the function that gives x its form."""

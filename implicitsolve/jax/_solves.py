@@ -30,14 +30,14 @@ class Settings:
     adjoint_stop: LinearStop | None
     structure: Any = None
 
-    def checked(self, caller: str) -> Settings:
+    def check(self, caller: str) -> Settings:
         """The same, if they are usable."""
         check_settings(caller, self.method, self.stop, None)
         if self.adjoint_stop is not None or self.adjoint_method is not None:
             check_linear(caller, self.adjoint_method or LGMRES(), self.adjoint_stop or LinearStop())
         return self
 
-    def solved(self, problem: Problem, start: Any = None) -> tuple[Any, ...]:
+    def solve_root(self, problem: Problem, start: Any = None) -> tuple[Any, ...]:
         """What `outcome` describes, for a root of a problem."""
         result = root_on_host(problem, start, method=self.method, stop=self.stop)
         status, counts = np.asarray(result.status), result.counts
@@ -85,7 +85,7 @@ class Nonlinear(HostSolve):
             structure=self.settings.structure,
             batch_ndim=len(self.batch_shape),
         )
-        return self.settings.solved(problem, start)
+        return self.settings.solve_root(problem, start)
 
 
 class Linear(HostSolve):

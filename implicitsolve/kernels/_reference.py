@@ -21,15 +21,15 @@ from implicitsolve.kernels._contract import Factors
 
 def block_lu(blocks: Array, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Factors:
     """Factor block-banded matrices: LU with pivoting inside the blocks, or QR, which needs none ("band")."""
-    return _factored((_BlockLU if pivoting == "block" else _BlockQR).factor, blocks, lower, upper)
+    return _factor((_BlockLU if pivoting == "block" else _BlockQR).factor, blocks, lower, upper)
 
 
 def cyclic_reduction(blocks: Array, *, overwrite: bool = False) -> Factors:
     """Factor block tridiagonal matrices by eliminating every second block row, all at once, again and again."""
-    return _factored(_CyclicReduction.factor, blocks)
+    return _factor(_CyclicReduction.factor, blocks)
 
 
-def _factored(factor: Callable[..., Factors], blocks: Array, *bands: int) -> Factors:
+def _factor(factor: Callable[..., Factors], blocks: Array, *bands: int) -> Factors:
     if 0 in blocks.shape:
         return _Reference([], np.full(blocks.shape[0], -1), np.ones(blocks.shape[0]))
     with np.errstate(all="ignore"):
@@ -56,9 +56,9 @@ class _Reference:
             return xp.zeros_like(b)
         with np.errstate(all="ignore"):
             x = (self._solve_adjoint if adjoint else self._solve)([b[:, t, :, :] for t in range(b.shape[1])])
-            return self._marked(xp.stack(x, axis=1))
+            return self._mark(xp.stack(x, axis=1))
 
-    def _marked(self, x: Array) -> Array:
+    def _mark(self, x: Array) -> Array:
         """NaN in the rows of singular systems."""
         bad = self.singular >= 0
         if bad.any():
@@ -244,7 +244,7 @@ class _CyclicReduction(_Reference):
             return array_namespace(b).zeros_like(b)
         levels, D = self.parts
         with np.errstate(all="ignore"):
-            return self._marked(_reduce(levels, D, b, adjoint))
+            return self._mark(_reduce(levels, D, b, adjoint))
 
 
 def _reduce(levels: list[tuple[Array, ...]], D: Array, b: Array, adjoint: bool) -> Array:

@@ -256,7 +256,7 @@ def room(like: Array, systems: int, columns: int) -> Array:
     return array_namespace(like).permute_dims(empty_vectors(like, columns, systems), (1, 0, 2))
 
 
-def resized(V: Array, columns: int) -> Array:
+def resize(V: Array, columns: int) -> Array:
     """The same vectors in an array with room for `columns`."""
     other = room(V, V.shape[0], columns)
     other[:, : V.shape[1], :] = V

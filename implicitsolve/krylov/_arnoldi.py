@@ -14,7 +14,7 @@ from implicitsolve._arrays.host import clear, from_host, gather, scatter, to_hos
 from implicitsolve._arrays.namespace import array_namespace, eps, is_complex, safe_range
 from implicitsolve._typing import Array, DType, HostArray, Indices
 from implicitsolve.kernels._norms import norm2
-from implicitsolve.kernels._vectors import resized, room, vectors_like
+from implicitsolve.kernels._vectors import resize, room, vectors_like
 from implicitsolve.krylov._base import ApproximateInverse, classify, part_of
 from implicitsolve.operators import LinearOperator
 
@@ -227,7 +227,7 @@ class Arnoldi:
             numbers = to_host(self.work.orthonormalize(self.V[:, : j + 2, :], w))
             if self._takes_one(numbers):
                 return
-            h, below = h, length = self._checked(numbers)
+            h, below = h, length = self._check(numbers)
             is_regular = self.alive.all() and np.isfinite(h.sum() + length.sum())
             if not is_regular:
                 is_finite = np.isfinite(h).all(axis=1) & np.isfinite(length)
@@ -266,7 +266,7 @@ class Arnoldi:
         self.alive[0] = self.expected[0] > self.target[0] and self.count[0] < self.limits[0]
         return True
 
-    def _checked(self, numbers: HostArray) -> tuple[HostArray, HostArray]:
+    def _check(self, numbers: HostArray) -> tuple[HostArray, HostArray]:
         """The coefficients of A z in the basis, and the norm of the rest, measured again where squares would not do."""
         h, squares = numbers[:, :-1], np.abs(numbers[:, -1])
         sizes, (low, high) = np.sqrt(squares), self.safe_range  # in the precision of that kernel
@@ -287,8 +287,8 @@ class Arnoldi:
     def _grow(self, columns: int) -> None:
         """Enlarge the storage: mostly few vectors are needed, and touching fresh memory is slow."""
         self.small.grow(columns)
-        self.V = resized(self.V, columns + 1)
-        self.Z = resized(self.Z, columns + 1) if self.is_flexible else self.V
+        self.V = resize(self.V, columns + 1)
+        self.Z = resize(self.Z, columns + 1) if self.is_flexible else self.V
 
     def _direction(self, j: int) -> Array:
         """M v, or one of the augmenting directions."""
@@ -339,8 +339,8 @@ class Arnoldi:
         self.finish(np.flatnonzero(~self.alive))
         keep, used = np.flatnonzero(self.alive), self.small.columns + 1
         room = self.V.shape[1]
-        self.V = resized(gather(self.V[:, :used, :], keep), room)
-        self.Z = resized(gather(self.Z[:, :used, :], keep), room) if self.is_flexible else self.V
+        self.V = resize(gather(self.V[:, :used, :], keep), room)
+        self.Z = resize(gather(self.Z[:, :used, :], keep), room) if self.is_flexible else self.V
         self.small, self.A = self.small.take(keep), self.A.take(keep)
         self.M = None if self.M is None else self.M.take(keep)
         self.augment = None if self.augment is None else gather(self.augment, keep)

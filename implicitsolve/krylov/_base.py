@@ -105,7 +105,7 @@ def part_of(x: Array, rows: Indices) -> Array:
     return x if rows.size == x.shape[0] else gather(x, rows)
 
 
-def updated(x: Array, rows: Indices, where: HostArray, values: Array) -> Array:
+def update(x: Array, rows: Indices, where: HostArray, values: Array) -> Array:
     """Return x with the values of some rows replaced `where` true; x is not written to, since it may be b itself."""
     if where.all() and rows.size == x.shape[0]:
         return values

@@ -14,7 +14,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels import Kernel
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.kernels._vectors import vectors_like
-from implicitsolve.krylov._base import KrylovMethod, KrylovOutcome, classify, part_of, start, updated
+from implicitsolve.krylov._base import KrylovMethod, KrylovOutcome, classify, part_of, start, update
 from implicitsolve.operators import LinearOperator
 
 MAX_RESTARTS = 20  # runs that did not halve the residual after which a system has broken down
@@ -74,7 +74,7 @@ class BiCGSTAB(KrylovMethod):
                 new_r = part_of(b, rows) - part.matvec(new_x) if is_measured else run.r * scale
             new_norms = norm2(new_r)
             better, halved = new_norms < norms[rows], new_norms < 0.5 * norms[rows]
-            x, r = updated(x, rows, better, new_x), updated(r, rows, better, new_r)
+            x, r = update(x, rows, better, new_x), update(r, rows, better, new_r)
             norms[rows] = np.where(better, new_norms, norms[rows])
             restarts[rows] += ~halved
             iterations[rows] += np.maximum(run.iterations, 1)

@@ -74,7 +74,7 @@ class DescentCollector:
         scatter(self.descent.unit, systems, unit)
         self.descent.length[systems], self.descent.gain[systems] = size, gain
 
-    def renumbered(self, places: Indices) -> Callable[..., None]:
+    def renumber(self, places: Indices) -> Callable[..., None]:
         """Return a collector for a part of the batch, whose systems have these places in the whole."""
         return lambda systems, *bases: self(places[systems], *bases)
 

@@ -12,7 +12,7 @@ from implicitsolve._arrays.namespace import array_namespace, quotient
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import Norms
 from implicitsolve.krylov._arnoldi import Arnoldi
-from implicitsolve.krylov._base import IDLE, KrylovMethod, KrylovOutcome, classify, part_of, start, updated
+from implicitsolve.krylov._base import IDLE, KrylovMethod, KrylovOutcome, classify, part_of, start, update
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit
 
@@ -104,7 +104,7 @@ class GMRES(KrylovMethod):
             new_norms = measured.two(0) if confirm else cycle.norm
             better = new_norms < norms[rows]  # rounding, or NaN: keep the better x
             idle[rows] = np.where(new_norms > (1 - IDLE) * norms[rows], idle[rows] + 1, 0)
-            x, r = updated(x, rows, better, new_x), updated(r, rows, better, new_r)
+            x, r = update(x, rows, better, new_x), update(r, rows, better, new_r)
             norms[rows] = np.where(better, new_norms, norms[rows])
             iterations[rows] += np.maximum(cycle.columns, 1)
             nonfinite[rows] = cycle.nonfinite

@@ -64,7 +64,7 @@ class RecyclingGMRES:
         """The recycled space; that of the last solve joins it when it is needed: the last one of all is not."""
         if self._new is not None:
             collector, M = self._new
-            self._space, self._new = collector.joined(self._space, M), None
+            self._space, self._new = collector.join(self._space, M), None
         return self._space
 
     @property
@@ -111,7 +111,7 @@ class RecyclingGMRES:
             # what was kept may be singular where J has changed beyond recognition: those systems begin afresh
             held = space.held.copy()
             held[lost] = False
-            self._space = space.limited(held)
+            self._space = space.limit(held)
             again = Arnoldi(
                 J.take(lost),
                 gather(-F, lost),
@@ -120,7 +120,7 @@ class RecyclingGMRES:
                 columns=int(sizes[lost].max()),
                 limits=sizes[lost],
                 M=None if M is None else M.take(lost),
-                on_finish=_both(*(None if c is None else c.renumbered(lost) for c in (descents, collector))),
+                on_finish=_both(*(None if c is None else c.renumber(lost) for c in (descents, collector))),
                 needs_residual=False,
             ).run()
             scatter(cycle.dx, lost, again.dx)
@@ -151,7 +151,7 @@ class RecyclingGMRES:
         whole = copy.copy(self)
         whole.sizes = np.concatenate([self.sizes, other.sizes])
         whole.grew = np.concatenate([self.grew, other.grew])
-        whole._space = None if self.space is None else self.space.extended(other.sizes.size)
+        whole._space = None if self.space is None else self.space.extend(other.sizes.size)
         whole._new = None
         return whole
 
@@ -196,7 +196,7 @@ class RecycledSpace:
             K = K - scaled if base is None else K + scaled
         return RecycledSpace(self.C, K, self.T, self.theta, self.held, base)
 
-    def limited(self, held: HostArray) -> RecycledSpace:
+    def limit(self, held: HostArray) -> RecycledSpace:
         """Return the same with fewer rows: those of `held`, of each system the newest or none."""
         rows = np.flatnonzero(held.any(axis=0))
         xp, held = array_namespace(self.C), held[:, rows]
@@ -212,7 +212,7 @@ class RecycledSpace:
         C, K = gather(self.C, indices), gather(self.K, indices)
         return RecycledSpace(C, K, self.T[indices], self.theta[indices], self.held[indices], base)
 
-    def extended(self, systems: int) -> RecycledSpace:
+    def extend(self, systems: int) -> RecycledSpace:
         """Return the same with further systems, which have no rows yet."""
         xp = array_namespace(self.C)
         empty = zero_vectors(self.C, systems, self.C.shape[1])
@@ -240,7 +240,7 @@ class SpaceCollector:
     def _pairs(
         self, systems: Indices, V: Array, Z: Array, small: Hessenberg, columns: HostArray
     ) -> tuple[Indices, Array, Array, HostArray]:
-        """The pairs of some systems: J Z = V H, and with H = Q R, U = Z R^-1 and C = V Q, or as `truncated` says."""
+        """The pairs of some systems: J Z = V H, and with H = Q R, U = Z R^-1 and C = V Q, or as `truncate` says."""
         m, Q, R = small.columns, small.Q, small.R
         chosen = np.arange(m)[None, :] < columns[:, None]
         xp = array_namespace(V)
@@ -251,7 +251,7 @@ class SpaceCollector:
             is_regular = (negligible * size * largest < 1) & (least * size < 1)
         if m > self.keep or not is_regular.all():
             R = np.where(chosen[:, None, :], R, 0.0)
-            rotation, inverse, self.theta[systems], chosen = truncated(R, self.keep, negligible, least)
+            rotation, inverse, self.theta[systems], chosen = truncate(R, self.keep, negligible, least)
             Q = Q @ rotation
         else:
             self.theta[systems] = geometric_mean(S, chosen)
@@ -262,11 +262,11 @@ class SpaceCollector:
             )
         return systems, U, C, chosen
 
-    def renumbered(self, places: Indices) -> Callable[[Indices, Array, Array, Hessenberg, HostArray], None]:
+    def renumber(self, places: Indices) -> Callable[[Indices, Array, Array, Hessenberg, HostArray], None]:
         """Return a collector for a part of the batch, whose systems have these places in the whole."""
         return lambda systems, V, Z, small, columns: self(places[systems], V, Z, small, columns)
 
-    def joined(self, old: RecycledSpace | None, base: Any) -> RecycledSpace:
+    def join(self, old: RecycledSpace | None, base: Any) -> RecycledSpace:
         """Put the new pairs before the older ones, and forget the oldest."""
         xp = array_namespace(self.like)
         U, C, held = self._gather()
@@ -278,7 +278,7 @@ class SpaceCollector:
             return RecycledSpace(C, K, np.tile(np.eye(q), (b, 1, 1)), theta, held, base)
         if q + old.held.shape[1] > self.keep:
             wanted = old.held & (held.sum(axis=1)[:, None] + np.cumsum(old.held, axis=1) <= self.keep)
-            old = old if wanted.all() else old.limited(wanted)
+            old = old if wanted.all() else old.limit(wanted)
         held = np.concatenate([held, old.held], axis=1)
         overlap = to_host(project_many(old.C, C))
         T = np.zeros((b, held.shape[1], held.shape[1]), np.result_type(overlap, old.T))
@@ -311,7 +311,7 @@ def invertible(dtype: DType, xp: Namespace = numpy_namespace) -> tuple[float, fl
     return max(SINGULAR, 16 * float(info.eps)), float(info.smallest_normal) / float(info.eps)
 
 
-def truncated(
+def truncate(
     R: HostArray, keep: int, negligible: float, least: float
 ) -> tuple[HostArray, HostArray, HostArray, HostArray]:
     """P, W / S, the mean of S, and which columns are held, of the smallest singular values of R = P S W^H.

@@ -25,7 +25,7 @@ from implicitsolve.krylov._recycling import (
     invertible,
     most_kept,
     room_of,
-    truncated,
+    truncate,
 )
 from implicitsolve.operators import LinearOperator
 from implicitsolve.status import Status
@@ -316,7 +316,7 @@ class OneRecyclingGMRES:
             size = m * float(np.abs(inverse).max())
             is_regular = negligible * size * m * self.largest < 1 and least * size < 1
             if m > keep or not is_regular:
-                rotation, inverse, theta, held = (x[0] for x in truncated(R[None], keep, negligible, least))
+                rotation, inverse, theta, held = (x[0] for x in truncate(R[None], keep, negligible, least))
                 m, inverse = held.size, inverse * held
                 C[:m] = (rotation * held).T.astype(C.dtype).dot(C)
                 self.theta = self.theta if q else float(theta)

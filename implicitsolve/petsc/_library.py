@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse
@@ -31,38 +30,43 @@ def check_scalar(owner: str, dtype: DType) -> None:
         raise TypeError(f"{owner}: this PETSc was built with real numbers ({scalar}), got {np.dtype(dtype)}")
 
 
-def with_options(owner: str, options: Mapping[str, Any], configure: Callable[[str], bool]) -> None:
-    """Call ``configure(prefix)`` while PETSc's database has the options there.
+class Configurable(Protocol):
+    """A solver of PETSc's with options."""
 
-    It returns whether PETSc has set up all that has options: then one that PETSc has not looked at is an error.
-    """
+    def setOptionsPrefix(self, prefix: str, /) -> None: ...  # noqa: N802
+    def setFromOptions(self) -> None: ...  # noqa: N802
+
+
+def solve_with_options(
+    owner: str,
+    options: Mapping[str, Any],
+    solver: Configurable,
+    solve: Callable[[], object],
+    iterations: Callable[[], int],
+) -> None:
+    """Give a solver options, and solve: then one that PETSc has not looked at is an error, unless nothing iterated."""
     prefix = f"implicitsolve_{next(numbers)}_"
     database = petsc().Options()
     names = {name: f"{prefix}{name.lstrip('-')}" for name in options}
     for name, value in options.items():
         database[names[name]] = str(value).lower() if isinstance(value, bool) else "" if value is None else value
     try:
-        is_complete = configure(prefix)
-        unknown = sorted(name for name, full in names.items() if is_complete and not database.used(full))
-    finally:
-        for full in names.values():
-            database.delValue(full)
-    if unknown:
-        raise ValueError(f"{owner}: `options` has names that PETSc does not use here: {', '.join(unknown)}")
-
-
-@contextmanager
-def callers_errors() -> Generator[None]:
-    """Raise what a function that PETSc has called has raised, and not the error that PETSc makes of it."""
-    try:
-        yield
-    except petsc().Error as error:
+        solver.setOptionsPrefix(prefix)
+        solver.setFromOptions()
+        solve()
+        unknown = sorted(name for name, full in names.items() if iterations() and not database.used(full))
+    except petsc().Error as error:  # raise what a function that PETSc has called has raised, not what it made of that
         cause: Any = error
         while isinstance(cause, petsc().Error):
             cause = cause.__cause__
         if cause is None:
             raise
         raise cause from None
+    finally:
+        for full in names.values():
+            database.delValue(full)
+    if unknown:
+        raise ValueError(f"{owner}: `options` has names that PETSc does not use here: {', '.join(unknown)}")
 
 
 def checked_options(owner: str, options: Any) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class MeshFunctions:
 
     def residual(self, x: HostArray) -> HostArray:
         """F(x). One message to each neighbour."""
-        return self._called("residual", self.mesh.with_halo(x))
+        return self._call("residual", self.mesh.with_halo(x))
 
     def jacobian(self, x: HostArray) -> Any:
         """J(x) as a PETSc matrix. One message to each neighbour, and those that build it."""
@@ -58,16 +58,16 @@ class MeshFunctions:
         if self._functions["linearize"] is not None:
             with self._ends_all_ranks():
                 _, product = self._functions["linearize"](self.mesh.patch, with_halo.copy())
-            return self.mesh.rows(with_halo, lambda v: self._checked("linearize", lambda: product(v)))
+            return self.mesh.rows(with_halo, lambda v: self._check("linearize", lambda: product(v)))
         if self._functions["jvp"] is not None:
-            return self.mesh.rows(with_halo, lambda v: self._called("jvp", with_halo.copy(), v))
-        return self.mesh.difference_rows(with_halo, lambda y: self._called("residual", y))
+            return self.mesh.rows(with_halo, lambda v: self._call("jvp", with_halo.copy(), v))
+        return self.mesh.difference_rows(with_halo, lambda y: self._call("residual", y))
 
-    def _called(self, name: str, *arguments: Any) -> HostArray:
+    def _call(self, name: str, *arguments: Any) -> HostArray:
         """What one of the functions returns at the own points."""
-        return self._checked(name, lambda: self._functions[name](self.mesh.patch, *arguments))
+        return self._check(name, lambda: self._functions[name](self.mesh.patch, *arguments))
 
-    def _checked(self, name: str, function: Callable[[], Any]) -> HostArray:
+    def _check(self, name: str, function: Callable[[], Any]) -> HostArray:
         """The same of a function without arguments; its shape is checked."""
         expected = self.mesh.state_shape
         with self._ends_all_ranks():

@@ -107,7 +107,7 @@ class MeshProblem(MeshFunctions):
         if self._functions["parameter_jvp"] is None:
             raise TypeError("push_forward: the problem has no `parameter_jvp`")
         x = _solution(result)
-        right = self._called("parameter_jvp", self.mesh.with_halo(x), dict(tangents))
+        right = self._call("parameter_jvp", self.mesh.with_halo(x), dict(tangents))
         linear = linear_solve(self, x, -right, "parameter_jvp", stop or LinearStop(), adjoint=False)
         counts = Counts(linearizations=1)
         return TangentResult(tangent=linear.x, status=_status(result, linear), linear=linear, counts=counts)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from implicitsolve._typing import HostArray
 from implicitsolve.nonlinear._state import ROUNDING
-from implicitsolve.petsc._library import callers_errors, empty_matrix, fill, petsc, with_options
+from implicitsolve.petsc._library import empty_matrix, fill, petsc, solve_with_options
 from implicitsolve.petsc._mesh_functions import MeshFunctions
 from implicitsolve.petsc._snes import MOST, Course, PETScSNES, ending, linear_ending, step_of
 from implicitsolve.result import NOTHING, LinearResult, NewtonStep, NonlinearResult
@@ -50,18 +51,11 @@ class MeshSolve:
         snes.setTolerances(max_it=most)
         snes.setMaxFunctionEvaluations(MOST)
         snes.setConvergenceTest(self._test)
-
-        def configured(prefix: str) -> bool:
-            snes.setOptionsPrefix(prefix)
-            snes.setFromOptions()
-            with callers_errors():
-                snes.solve(None, x)
-            return snes.getLinearSolveIterations() > 0
-
-        with_options("Mesh", self.problem.linear_options() | dict(self.method.options), configured)
+        options = self.problem.linear_options() | dict(self.method.options)
+        solve_with_options("Mesh", options, snes, partial(snes.solve, None, x), snes.getLinearSolveIterations)
         self._function(snes, x, F)  # what PETSc returns may be no point at which it evaluated F
         measure = self._measure(F)
-        status = self._ended(snes, measure, x, F)
+        status = self._ending(snes, measure, x, F)
         return NonlinearResult(
             x=self._state(x),
             fun=self._state(F),
@@ -113,7 +107,7 @@ class MeshSolve:
         """Whether the stopping rule holds."""
         return self.course.holds(measure, np.asarray([self.target]), NOTHING, None)
 
-    def _ended(self, snes: Any, measure: float, x: Any, F: Any) -> Status:
+    def _ending(self, snes: Any, measure: float, x: Any, F: Any) -> Status:
         """How the solve has ended, at x, where F is rounding error or not."""
         if self._holds(measure):
             return Status.CONVERGED
@@ -172,14 +166,7 @@ def linear_solve(
     ksp.setTolerances(rtol=0.0, atol=target, max_it=stop.max_iterations)
     apply, solve = (J.multTranspose, ksp.solveTranspose) if adjoint else (J.mult, ksp.solve)
     residual, iterations, rounds, left = rhs.duplicate(), 0, 0, np.inf
-
-    def configured(prefix: str) -> bool:
-        ksp.setOptionsPrefix(prefix)
-        ksp.setFromOptions()
-        solve(rhs, y)
-        return ksp.getIterationNumber() > 0
-
-    with_options("Mesh", problem.linear_options(), configured)
+    solve_with_options("Mesh", problem.linear_options(), ksp, partial(solve, rhs, y), ksp.getIterationNumber)
     for rounds in range(1, ROUNDS + 1):
         iterations += ksp.getIterationNumber()
         apply(y, residual)

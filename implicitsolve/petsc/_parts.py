@@ -12,7 +12,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import BackendUnavailable
 from implicitsolve.krylov import LinearMethod
 from implicitsolve.operators import LinearOperator
-from implicitsolve.petsc._library import checked_options, matrices, petsc, product, with_options
+from implicitsolve.petsc._library import checked_options, matrices, petsc, product, solve_with_options
 from implicitsolve.precondition._parts import Preconditioner
 from implicitsolve.result import per_system, status_per_system
 from implicitsolve.status import Status
@@ -193,15 +193,8 @@ def inverse(
         mat.mult(*vectors)
         is_finite = bool(np.isfinite(vectors[1].sum()))  # of all entries times 0: NaN if one is not finite
 
-        def configure(prefix: str, ksp: Any = ksp, is_finite: bool = is_finite) -> bool:
-            ksp.setOptionsPrefix(prefix)
-            ksp.setFromOptions()
-            if is_finite:
-                ksp.setUp()
-                ksp.setUpOnBlocks()
-            return is_finite
-
-        with_options(owner, options, configure)
+        steps = (ksp.setUp, ksp.setUpOnBlocks) if is_finite else ()
+        solve_with_options(owner, options, ksp, lambda: [step() for step in steps], lambda: len(steps))  # noqa: B023
         solvers.append(Solver(ksp, vectors, is_finite and ksp.pc.getFailedReason() == 0))
     return PETScInverse(A, solvers)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from implicitsolve.nonlinear._accuracy import LIMITED, NEGLIGIBLE, Progress
 from implicitsolve.nonlinear._convergence import UNMOVED
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext, is_rounding
-from implicitsolve.petsc._library import callers_errors, checked_options, petsc, with_options
+from implicitsolve.petsc._library import checked_options, petsc, solve_with_options
 from implicitsolve.petsc._system import PETScSystem
 from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
@@ -177,7 +178,7 @@ class _Solve:
         tally, solution = self.evaluator.tally, self.solution
         status = Status.ITERATION_LIMIT
         with suppress(LimitReached):
-            status = tally.enforced(self._solved)
+            status = tally.enforced(self._solve)
         status = tally.ended or self.ended or status
         if tally.ended is None:  # what PETSc returns may be no point at which it evaluated F
             self._measure(self.x, self.evaluator.residual(self.x))
@@ -193,7 +194,7 @@ class _Solve:
         solution.error[0] = self.course.progress.error if held and self.course.error is not None else np.nan
         return solution
 
-    def _solved(self) -> Status:
+    def _solve(self) -> Status:
         """Have PETSc solve; return how it ended where the stopping rule does not hold."""
         system = self.system = PETScSystem(self.evaluator, self.solution.x, assemble=self.method.assemble)
         snes = petsc().SNES().create(comm=system.comm)
@@ -205,15 +206,8 @@ class _Solve:
         if not system.is_assembled:
             snes.ksp.pc.setType("none")
         x = system.x.copy()
-
-        def configured(prefix: str) -> bool:
-            snes.setOptionsPrefix(prefix)
-            snes.setFromOptions()
-            with callers_errors():
-                snes.solve(None, x)
-            return snes.getLinearSolveIterations() > 0
-
-        with_options("PETScSNES", self.method.options, configured)
+        solve, iterations = partial(snes.solve, None, x), snes.getLinearSolveIterations
+        solve_with_options("PETScSNES", self.method.options, snes, solve, iterations)
         self.x = system.array(x)
         return ending(snes)
 

@@ -260,7 +260,7 @@ def parameter_tests(point: Point, build: Build | None) -> tuple[list[Check], lis
             product = problem.parameter_jvp(point.evaluator.unflatten(point.x), {name: tangent})
             product = point.evaluator.flatten(product)
             if known is not None:
-                checks.append(point.compared(f"parameter_jvp[{name!r}]", product, *known))
+                checks.append(point.compare(f"parameter_jvp[{name!r}]", product, *known))
             elif problem.parameter_vjp is None:
                 skipped.append(f"parameter_jvp[{name!r}]: a copy of F does not follow the array; give `build`")
             if known is None or checks[-1].passed:

@@ -141,12 +141,12 @@ class Point:
     def products(self, name: str, operator: LinearOperator, tolerance: float | None = None) -> Check:
         """J v against differences, along the direction in which they differ most."""
         found = [
-            self.compared(name, operator.matvec(v), D, uncertain, tolerance)
+            self.compare(name, operator.matvec(v), D, uncertain, tolerance)
             for (D, uncertain), v in zip(self.differences(), self.directions)
         ]
         return _worst(found)
 
-    def compared(self, name: str, Jv: Array, D: Array, uncertain: HostArray, tolerance: float | None = None) -> Check:
+    def compare(self, name: str, Jv: Array, D: Array, uncertain: HostArray, tolerance: float | None = None) -> Check:
         """A product against a difference, where that is of any use."""
         with np.errstate(all="ignore"):
             mismatch, size = norm2(Jv - D), np.fmax(norm2(Jv), norm2(D))

@@ -22,8 +22,8 @@ from implicitsolve.structure import BlockBanded
 from implicitsolve.torch._options import SolveOptions
 from implicitsolve.torch._share import (
     Linearization,
-    captured,
     check_like,
+    find_captured,
     full_precision,
     leaf,
     on_device,
@@ -75,7 +75,7 @@ class Root(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
         """One solve for all systems of a batch."""
         call, x0, *tensors = args
-        batched, x0, tensors = call.batched(info.batch_size, in_dims[1:], x0, tensors)
+        batched, x0, tensors = call.for_batch(info.batch_size, in_dims[1:], x0, tensors)
         found: Any = Root.apply(batched, x0, *tensors)
         call.result = batched.result
         return found, 0
@@ -140,13 +140,15 @@ class Call(ABC):
         """The tangent dx, not to be differentiated again: J dx = -(dF/dtheta) dtheta."""
         options = self.options
         with on_device(x):
-            problem, at, given = self.pushed(x, tensors, tangents)
+            problem, at, given = self.tangent_problem(x, tensors, tangents)
             outcome = push_forward(problem, at, given, method=options.adjoint_method, stop=options.adjoint_stop)
             found = to_tensor(outcome.tangent)
         options.report(self.caller, "tangent solve", outcome)
         return found
 
-    def pushed(self, x: Tensor, tensors: Tensors, tangents: Sequence[Tensor | None]) -> tuple[Problem, Any, Any]:
+    def tangent_problem(
+        self, x: Tensor, tensors: Tensors, tangents: Sequence[Tensor | None]
+    ) -> tuple[Problem, Any, Any]:
         """The arguments of `push_forward` for the tangent: problem, root, and the parameters' tangents."""
         point, parameters = self.at(x, tensors, [tangent is not None for tangent in tangents])
         right = to_array(point.push_parameters([tangent for tangent in tangents if tangent is not None], parameters))
@@ -164,7 +166,7 @@ class Call(ABC):
         options.report(self.caller, "adjoint solve", outcome)
         return found
 
-    def batched(self, size: int, dims: Dims, x0: Any, tensors: Tensors) -> tuple[Call, Any, Tensors]:
+    def for_batch(self, size: int, dims: Dims, x0: Any, tensors: Tensors) -> tuple[Call, Any, Tensors]:
         """One call, with its start and tensors, for a batch along these axes of the start and the tensors."""
         return BatchedCall(self, dims[1:]), leading(x0, dims[0], size), tensors
 
@@ -216,7 +218,7 @@ class Call(ABC):
 
     def refuse_captured(self, point: Linearization) -> None:
         """Raise if the residual uses a tensor that requires grad and is not one of its arguments; checked once."""
-        found = captured(point.F, [point.x]) if self.is_unchecked else None
+        found = find_captured(point.F, [point.x]) if self.is_unchecked else None
         self.is_unchecked = False
         if found is not None:
             raise ValueError(
@@ -246,7 +248,7 @@ class ResidualCall(Call):
         self.is_unchecked = torch.is_grad_enabled()
 
     def evaluate(self, x: Tensor, tensors: Tensors) -> Tensor:
-        F: Any = self.residual(x, *replaced(self.args, iter(tensors)))
+        F: Any = self.residual(x, *replace_tensors(self.args, iter(tensors)))
         if not isinstance(F, Tensor):
             raise TypeError(f"{self.caller}: `residual` must return a torch.Tensor, got {type(F).__name__}")
         if F.shape != x.shape:
@@ -277,7 +279,7 @@ class AdjointCall(Call):
         pull = torch.func.vjp(lambda x: self.first.evaluate(x, rest), root_of_first)[1]
         return pull(x)[0] - cotangent
 
-    def batched(self, size: int, dims: Dims, x0: Any, tensors: Tensors) -> tuple[Call, Any, Tensors]:
+    def for_batch(self, size: int, dims: Dims, x0: Any, tensors: Tensors) -> tuple[Call, Any, Tensors]:
         x, cotangent = (leading(tensor, dim, size) for tensor, dim in zip(tensors[:2], dims[1:3], strict=True))
         return AdjointCall(BatchedCall(self.first, dims[3:])), None, (x, cotangent, *tensors[2:])
 
@@ -301,7 +303,7 @@ class TangentCall(Call):
         function = self.by(lambda given: self.first.evaluate(given[0], given[1:]), points, wanted)
         return torch.func.jvp(function, tuple(compress(points, wanted)), (x, *dtheta))[1]
 
-    def batched(self, size: int, dims: Dims, x0: Any, tensors: Tensors) -> tuple[Call, Any, Tensors]:
+    def for_batch(self, size: int, dims: Dims, x0: Any, tensors: Tensors) -> tuple[Call, Any, Tensors]:
         moved = [True, *self.given, *(True for is_given in self.given if is_given)]
         tensors = [leading(t, d, size) if m else t for t, d, m in zip(tensors, dims[1:], moved, strict=True)]
         own = [0 if is_given else dim for dim, is_given in zip(dims[2:], self.given, strict=False)]
@@ -346,14 +348,14 @@ def leaves(tree: Any) -> Iterator[Tensor]:
             yield from leaves(value)
 
 
-def replaced(tree: Any, tensors: Iterator[Tensor]) -> Any:
+def replace_tensors(tree: Any, tensors: Iterator[Tensor]) -> Any:
     """The same tree with other tensors."""
     if isinstance(tree, Tensor):
         return next(tensors)
     if isinstance(tree, Mapping):
-        return {name: replaced(value, tensors) for name, value in tree.items()}
+        return {name: replace_tensors(value, tensors) for name, value in tree.items()}
     if isinstance(tree, tuple | list):
-        values = [replaced(value, tensors) for value in tree]
+        values = [replace_tensors(value, tensors) for value in tree]
         if isinstance(tree, tuple) and type(tree) is not tuple:  # a named one
             return type(tree)(*values)
         return tuple(values) if isinstance(tree, tuple) else values

@@ -31,8 +31,8 @@ from implicitsolve.torch._share import (
     on_device,
     to_array,
     to_tensor,
-    uncompiled,
-    widened,
+    widen,
+    without_compilation,
 )
 
 ATOL = {torch.float32: 1e-5, torch.float64: 1e-8}
@@ -74,14 +74,14 @@ class LayerCall(Call):
     def evaluate(self, x: Tensor, tensors: Sequence[Tensor]) -> Tensor:
         return self.layer.equations(x, dict(zip(self.names, tensors, strict=True)), **self.others)
 
-    def batched(
+    def for_batch(
         self, size: int, dims: Sequence[int | None], x0: Any, tensors: Sequence[Tensor]
     ) -> tuple[Call, Any, Sequence[Tensor]]:
         if x0 is None:
             at = self.names.index("inputs")
             x0 = torch.zeros_like(leading(tensors[at], dims[1 + at], size)[0, ..., :1])
             x0 = x0.expand(*x0.shape[:-1], self.layer.state_size)
-        return super().batched(size, dims, x0, tensors)
+        return super().for_batch(size, dims, x0, tensors)
 
     def solve(self, x0: Any, tensors: Sequence[Tensor]) -> Tensor:
         with on_device(tensors[0]):
@@ -98,7 +98,7 @@ class LayerCall(Call):
         """Where `root` starts; None leaves it to the layer."""
         kind = self.options.initial_guess
         if self.warm is not None:
-            x0 = self.warm.known(self.warm.owner.states, self.shape, lambda: self.blank(kind))
+            x0 = self.warm.recall(self.warm.owner.states, self.shape, lambda: self.blank(kind))
         if x0 is None:
             return None if kind == "default" else ims.adapters.initial_guess(self.layer_problem, kind)
         if tuple(x0.shape) != self.shape:
@@ -129,7 +129,7 @@ class LayerCall(Call):
             start = (
                 None
                 if warm is None
-                else warm.known(warm.owner.adjoints, tuple(cotangent.shape), lambda: torch.zeros_like(cotangent))
+                else warm.recall(warm.owner.adjoints, tuple(cotangent.shape), lambda: torch.zeros_like(cotangent))
             )
             outcome = pull_back(
                 self.layer_problem,
@@ -149,17 +149,17 @@ class LayerCall(Call):
 
     def problem(self, like: Any, tensors: Sequence[Tensor], point: Linearization | None = None) -> Problem:
         others = {name: x.numpy(force=True) if isinstance(x, Tensor) else x for name, x in self.others.items()}
-        return self.layer.build(self.named(tensors), self.layer.settings | others)
+        return self.layer.build(self.by_name(tensors), self.layer.settings | others)
 
-    def pushed(
+    def tangent_problem(
         self, x: Tensor, tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]
     ) -> tuple[Problem, Any, Any]:
-        return self.layer_problem, cast(NonlinearResult, self.result).x, self.named(tangents)
+        return self.layer_problem, cast(NonlinearResult, self.result).x, self.by_name(tangents)
 
-    def named(self, tensors: Sequence[Tensor | None]) -> dict[str, Any]:
+    def by_name(self, tensors: Sequence[Tensor | None]) -> dict[str, Any]:
         """Arrays on the memory of the tensors that are there, by name."""
         given = zip(self.names, tensors, strict=True)
-        return {name: self.layer.wrapped(name, to_array(x)) for name, x in given if x is not None}
+        return {name: self.layer.wrap(name, to_array(x)) for name, x in given if x is not None}
 
 
 class LayerOptions(TypedDict, total=False):
@@ -240,7 +240,7 @@ class ImplicitLayer(nn.Module):
         shapes = [f"{name}={tuple(getattr(self, name).shape)}" for name in self.names]
         return ", ".join([*shapes, *(f"{name}={value!r}" for name, value in self.settings.items())])
 
-    @uncompiled
+    @without_compilation
     def solve(
         self,
         inputs: Tensor,
@@ -253,12 +253,12 @@ class ImplicitLayer(nn.Module):
 
         Nothing is kept in the module, so that threads may share it.
         """
-        parameters = {name: widened(getattr(self, name)) for name in self.names}
+        parameters = {name: widen(getattr(self, name)) for name in self.names}
         wide = parameters[self.names[0]].dtype
         given = {"inputs": inputs} | {name: value for name, value in boundaries.items() if value is not None}
-        given = {name: widened(value, wide) for name, value in given.items()}
+        given = {name: widen(value, wide) for name, value in given.items()}
         warm = x0 if isinstance(x0, Start) else None
-        start = None if isinstance(x0, Start) else widened(x0, wide)
+        start = None if isinstance(x0, Start) else widen(x0, wide)
         self._check(given if start is None else {**given, "x0": start}, parameters[self.names[0]])
         if warm is not None:
             warm.check(self.caller, inputs, self.event_ndim)
@@ -276,7 +276,7 @@ class ImplicitLayer(nn.Module):
         """The adapter's arguments from the parameters, the inputs and the boundary states, by name."""
         return tensors
 
-    def wrapped(self, name: str, array: Any) -> Any:
+    def wrap(self, name: str, array: Any) -> Any:
         """What the adapter takes for an array of a tensor's values."""
         return array
 

@@ -15,7 +15,7 @@ import implicitsolve as ims
 from implicitsolve import Problem
 from implicitsolve.torch._layer import EQUATIONS, ImplicitLayer, LayerOptions
 from implicitsolve.torch._options import Start
-from implicitsolve.torch._share import on_device, to_array, to_tensor, widened
+from implicitsolve.torch._share import on_device, to_array, to_tensor, widen
 
 WELL_POSED = 0.95  # infinity norm of A that no initial A exceeds
 
@@ -112,7 +112,7 @@ class LiftedNet(ImplicitLayer):
         A, B = (weights[torch.from_numpy(self._places[name].data)] for name in "AB")
         return {"A": A, "B": B, "inputs": u}
 
-    def wrapped(self, name: str, array: Any) -> Any:
+    def wrap(self, name: str, array: Any) -> Any:
         if self._places is None or name not in self._places:
             return array
         if not isinstance(array, np.ndarray):
@@ -130,7 +130,7 @@ class LiftedNet(ImplicitLayer):
 
     def equations(self, states: Tensor, tensors: Mapping[str, Tensor], **others: Any) -> Tensor:
         total = self.product("A", tensors["A"], states) + self.product("B", tensors["B"], tensors["inputs"])
-        return states - EQUATIONS.activated(self.activation, total)
+        return states - EQUATIONS.activate(self.activation, total)
 
     def build(self, arrays: Mapping[str, Any], settings: Mapping[str, Any]) -> Problem:
         return ims.adapters.lifted_net(**arrays, **settings)
@@ -143,10 +143,10 @@ class LiftedNet(ImplicitLayer):
         """
         if self._places is None:
             with on_device(self.A):
-                self.A.copy_(to_tensor(ims.adapters.project_well_posed(to_array(widened(self.A)), kappa)))
+                self.A.copy_(to_tensor(ims.adapters.project_well_posed(to_array(widen(self.A)), kappa)))
             return
         places = self._places["A"]
-        sums = self.wrapped("A", np.abs(to_array(widened(self.weights)))[places.data]).sum(axis=1)
+        sums = self.wrap("A", np.abs(to_array(widen(self.weights)))[places.data]).sum(axis=1)
         needed = kappa / np.maximum(sums, kappa)
         factors = np.ones(len(self.weights))
         np.minimum.at(factors, places.data, needed[places.tocoo().coords[0]])

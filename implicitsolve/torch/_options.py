@@ -145,7 +145,7 @@ class Start:
                 f"{caller}: `x0` must have {expected} for inputs of shape {tuple(inputs.shape)}, got {got}"
             )
 
-    def known(
+    def recall(
         self, store: dict[Hashable, Tensor], shape: tuple[int, ...], blank: Callable[[], Tensor]
     ) -> Tensor | None:
         """The last states or adjoints, with those of `blank()` for new samples; None if all of them are new."""

@@ -21,12 +21,12 @@ INEXACT = (*REAL, torch.complex64, torch.complex128)
 HALF = (torch.float16, torch.bfloat16)
 
 
-def widened(x: Any, dtype: torch.dtype = torch.float32) -> Any:
+def widen(x: Any, dtype: torch.dtype = torch.float32) -> Any:
     """The tensor itself, or in another dtype if it is in half precision, in which no system is solved."""
     return x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype in HALF else x
 
 
-def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
+def without_compilation(function: Callable[P, R]) -> Callable[P, R]:
     """The function, which `torch.compile` calls and does not trace: a solve is a loop on arrays, no graph of torch."""
 
     @functools.wraps(function)
@@ -173,7 +173,7 @@ class Linearization:
         return torch.autograd.grad(outputs, w, cotangents, retain_graph=True, materialize_grads=True)[0]
 
 
-def captured(F: Tensor, known: Sequence[Tensor]) -> Tensor | None:
+def find_captured(F: Tensor, known: Sequence[Tensor]) -> Tensor | None:
     """A leaf of F's graph that is none of the known ones, or None."""
     seen: set[Any] = set()
     stack: list[Any] = [F.grad_fn]

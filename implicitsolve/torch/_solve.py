@@ -15,10 +15,10 @@ from implicitsolve.stopping import LinearStop, NonlinearStop, check_limit
 from implicitsolve.structure import BlockBanded
 from implicitsolve.torch._calls import ResidualCall, Root, leaves
 from implicitsolve.torch._options import SolveOptions
-from implicitsolve.torch._share import check_tensor, uncompiled, widened
+from implicitsolve.torch._share import check_tensor, widen, without_compilation
 
 
-@uncompiled
+@without_compilation
 def solve(
     residual: Callable[..., Tensor],
     x0: Tensor,
@@ -117,9 +117,9 @@ def solve(
         adjoint_stop=adjoint_stop,
         on_failure=on_failure,
     )
-    wide = check_tensor("solve", "x0", widened(x0)).detach()
+    wide = check_tensor("solve", "x0", widen(x0)).detach()
     call = ResidualCall(residual, args, options, batch_ndim, structure, products)
-    x: Any = Root.apply(call, wide, *(widened(tensor, wide.dtype) for tensor in leaves(args)))
+    x: Any = Root.apply(call, wide, *(widen(tensor, wide.dtype) for tensor in leaves(args)))
     options.report("solve", "forward solve", call.result)
     x = x.to(x0.dtype)
     return (x, call.result) if return_result else x

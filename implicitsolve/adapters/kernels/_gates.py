@@ -200,7 +200,7 @@ class LSTM:
             factors[3, ...] = (f - 1.0) * f * chat
             factors[4, ...] = (o - 1.0) * o * tanh_c
             factors[5, ...] = i * (1.0 - g * g)
-        return joined(o * tanh_c, c)
+        return join(o * tanh_c, c)
 
     @staticmethod
     def push_mix(
@@ -231,7 +231,7 @@ class LSTM:
             dc += y[j, ...]
         dh = factors[1, ...] * dc
         dh += y[2, ...]
-        return joined(dh, dc)
+        return join(dh, dc)
 
     @staticmethod
     def pull_state(w: Array, factors: Array) -> tuple[Array, Array]:
@@ -259,7 +259,7 @@ class LSTM:
         p += share
         q += hhat
         q -= share
-        return joined(p, cp), joined(q, chat - cp)
+        return join(p, cp), join(q, chat - cp)
 
     @staticmethod
     def gather(
@@ -307,7 +307,7 @@ def halves(state: Array) -> tuple[Array, Array]:
     return state[..., :k], state[..., k:]
 
 
-def joined(h: Array, c: Array) -> Array:
+def join(h: Array, c: Array) -> Array:
     """h and c side by side."""
     return array_namespace(h).concat([h, c], axis=-1)
 

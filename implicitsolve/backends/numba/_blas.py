@@ -164,7 +164,7 @@ def subtract_product(calls, block, y, x, adjoint):
 
 
 @inner
-def viewed(calls):
+def views(calls):
     """Views of the arrays of `calls_of`."""
     return view(calls[0]), view(calls[1]), view(calls[2]), view(calls[3])
 
@@ -222,7 +222,7 @@ class LargeBlockFactors(Batch):
 @kernel
 def _factor(A, F, pivots, lower, in_place, calls, singular, growth):
     """Factor A (B, T, m, k, k) into F, which is A if `in_place`; each row is copied when it is needed first."""
-    A, F, pivots, calls, singular, growth = view(A), view(F), view(pivots), viewed(calls), view(singular), view(growth)
+    A, F, pivots, calls, singular, growth = view(A), view(F), view(pivots), views(calls), view(singular), view(growth)
     B, T, m, k = A.shape[:4]
     for b in range(B):
         scale, top, entered = 0.0, 0.0, ZERO
@@ -258,7 +258,7 @@ def _factor(A, F, pivots, lower, in_place, calls, singular, growth):
 @kernel
 def _solve(F, pivots, lower, calls, singular, x):
     """Overwrite x (B, T, k, K) with the solutions; NaN for singular systems."""
-    F, pivots, calls, singular, x = view(F), view(pivots), viewed(calls), view(singular), view(x)
+    F, pivots, calls, singular, x = view(F), view(pivots), views(calls), view(singular), view(x)
     T, m = F.shape[1:3]
     for b in range(F.shape[0]):
         if singular[b] >= 0:
@@ -276,7 +276,7 @@ def _solve(F, pivots, lower, calls, singular, x):
 @kernel
 def _solve_transpose(F, pivots, lower, calls, singular, x):
     """The same for the transposed matrices."""
-    F, pivots, calls, singular, x = view(F), view(pivots), viewed(calls), view(singular), view(x)
+    F, pivots, calls, singular, x = view(F), view(pivots), views(calls), view(singular), view(x)
     T, m = F.shape[1:3]
     for b in range(F.shape[0]):
         if singular[b] >= 0:

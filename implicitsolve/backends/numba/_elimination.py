@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from implicitsolve.backends.numba._jit import fma, inlined, inner, kernel, magnitude, reciprocal
+from implicitsolve.backends.numba._jit import fma, inline, inner, kernel, magnitude, reciprocal
 from implicitsolve.backends.numba._lanes import exchange_entries
 from implicitsolve.backends.numba._views import fill, larger, number, smaller, view
 
@@ -195,7 +195,7 @@ def factor_pairs(blocks, F, pivots, reach, singular, growth):
 # For numbers, and for the lanes of `newton_batch`.
 
 
-@inlined
+@inline
 def eliminate(F, t, r, d, lower, below, k):
     """Eliminate column r of block t, whose pivot is 1/d, from the diagonal block and those below it."""
     for i in range(r + 1, k):
@@ -211,7 +211,7 @@ def eliminate(F, t, r, d, lower, below, k):
                 F[t + s, lower - s, i, c] = fma(-ratio, F[t, lower, r, c], F[t + s, lower - s, i, c])
 
 
-@inlined
+@inline
 def finish(F, t, j, lower, k):
     """Apply the multipliers of the diagonal block to block j of block row t."""
     for r in range(1, k):
@@ -221,7 +221,7 @@ def finish(F, t, j, lower, k):
                 F[t, j, r, c] = fma(ratio, F[t, j, q, c], F[t, j, r, c])
 
 
-@inlined
+@inline
 def update(F, t, j, s, lower, k):
     """``F[t + s, j - s] -= F[t + s, lower - s] @ F[t, j]``, four terms at a time."""
     for i in range(k):

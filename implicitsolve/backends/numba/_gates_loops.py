@@ -205,7 +205,7 @@ VECTOR = 64  # bytes; where registers are shorter, LLVM takes several. Of half t
 BODIES: dict[str, Any] = {}  # functions of one number, by name
 
 
-def fused(body):
+def fuse(body):
     """Decorate a function of one number's worth of arguments: it becomes a `Loop`."""
     return Loop(body)
 

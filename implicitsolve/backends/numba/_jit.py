@@ -49,7 +49,7 @@ def inner(function: Callable[..., Any], **options: Any) -> Any:
     return numba.njit(nogil=True, error_model="numpy", **options)(function)
 
 
-def inlined(function: Callable[..., Any]) -> Any:
+def inline(function: Callable[..., Any]) -> Any:
     """Compile `function` into its callers, so that loops with bounds known there unroll: up to 40 % of a block LU."""
     return inner(function, forceinline=True)
 

@@ -154,7 +154,7 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
                 S[ERROR] = select(mask_of(taken), S[ERROR] * 0 + np.inf, S[ERROR])
                 good |= taken
                 fast &= ~taken
-            idle |= _ended(outputs, numbers, state, who, S, good, running & ~idle, limit, xtol * xtol)
+            idle |= _finish_steps(outputs, numbers, state, who, S, good, running & ~idle, limit, xtol * xtol)
             running = good & fast & ~idle
             updates += 1
 
@@ -214,7 +214,7 @@ def _step(call, user, numbers, V, S, factors, updates, running, slowest):
 
 
 @inner
-def _ended(outputs, numbers, state, who, S, good, running, limit, xtol2):
+def _finish_steps(outputs, numbers, state, who, S, good, running, limit, xtol2):
     """Write out the systems that have ended by the step, which was accepted in the lanes `good`; return these."""
     apart()
     mask = mask_of(running)

@@ -52,7 +52,7 @@ class Residual:
     def compiled(self) -> Compiled:
         """Machine code for the values that the function refers to now: new where one is not known to be the same."""
         try:
-            key = described(self.function), self.form, self.dtype.char, self.ndim
+            key = describe(self.function), self.form, self.dtype.char, self.ndim
         except TypeError:
             return self._compile()
         if key not in _compiled:
@@ -63,17 +63,17 @@ class Residual:
 
     def _compile(self) -> Compiled:
         options: dict[str, Any] = getattr(self.function, "targetoptions", {})
-        top = _jitted(self._copy(_jitted), options | {"error_model": "numpy", "parallel": False})
+        top = _jit(self._copy(_jit), options | {"error_model": "numpy", "parallel": False})
         evaluate = _in_place(top, *self.form)
         return Compiled(
             evaluate if evaluate is top else numba.njit(error_model="numpy")(evaluate), self.dtype, self.ndim
         )
 
     def _copy(self, made: Callable[[Any, Any], Any]) -> Any:
-        return renewed(getattr(self.function, "py_func", self.function), made, {})
+        return renew(getattr(self.function, "py_func", self.function), made, {})
 
     @functools.cached_property
-    def interpreted(self) -> Callable[[Any, Any, Any], None]:
+    def in_python(self) -> Callable[[Any, Any, Any], None]:
         """The function ``(x, p, out)`` in Python, as are all compiled functions that it calls."""
         return _in_place(self._copy(lambda function, _: function), *self.form)
 
@@ -88,7 +88,7 @@ class Residual:
         out = np.full_like(x, np.nan)
         try:
             with np.errstate(all="ignore"):
-                self.interpreted(x.copy(), p.copy(), out)
+                self.in_python(x.copy(), p.copy(), out)
         except (ArithmeticError, TypeError, NotImplementedError) as error:
             raise NotImplementedError from error
         except Exception:  # noqa: BLE001 - as in compiled code
@@ -216,7 +216,7 @@ def _references(function: Any) -> dict[str, Any]:
     return {name: scope[name] for name, scope in found if scope is not None}
 
 
-def described(function: Any, within: tuple[Any, ...] = ()) -> Any:
+def describe(function: Any, within: tuple[Any, ...] = ()) -> Any:
     """All that the machine code of a function depends on; TypeError where it refers to what is not known here."""
     if function in within:
         return within.index(function)
@@ -224,34 +224,46 @@ def described(function: Any, within: tuple[Any, ...] = ()) -> Any:
     options = repr(function.targetoptions) if is_jitted(function) else None
     function = getattr(function, "py_func", function)
     values = (*_references(function).items(), function.__defaults__, *(function.__kwdefaults__ or {}).items())
-    return options, _known(function.__code__, within, frozenset()), _known(values, within, _names(function.__code__))
+    return (
+        options,
+        _describe_value(function.__code__, within, frozenset()),
+        _describe_value(values, within, _names(function.__code__)),
+    )
 
 
-def _known(value: Any, within: tuple[Any, ...], names: Any) -> Any:
+def _describe_value(value: Any, within: tuple[Any, ...], names: Any) -> Any:
     """A value as text and tuples: a number, an array, code, a compiled function, or what a module has of `names`."""
     if type(value) in PLAIN:
         return type(value).__name__, repr(value)
     if type(value) is tuple:
-        return tuple(_known(part, within, names) for part in value)
+        return tuple(_describe_value(part, within, names) for part in value)
     if isinstance(value, CodeType):
         variables = value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars
-        return value.co_code, value.co_exceptiontable, value.co_argcount, variables, _known(value.co_consts, (), ())
+        return (
+            value.co_code,
+            value.co_exceptiontable,
+            value.co_argcount,
+            variables,
+            _describe_value(value.co_consts, (), ()),
+        )
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
         content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).digest()
         return type(value).__name__, value.dtype.str, value.shape, value.strides, content
     if is_jitted(value):
-        return described(value, within)
+        return describe(value, within)
     if isinstance(value, ModuleType) and value not in within:
         if value in MODULES:
             return value.__name__
         within += (value,)
-        return tuple((name, _known(vars(value)[name], within, names)) for name in sorted(names & set(vars(value))))
+        return tuple(
+            (name, _describe_value(vars(value)[name], within, names)) for name in sorted(names & set(vars(value)))
+        )
     if id(value) not in OWNERS:
         raise TypeError(f"values of {type(value)} may change unseen")
     return OWNERS[id(value)]
 
 
-def renewed(function: Any, made: Callable[[Any, Any], Any], known: dict[Any, Any]) -> Any:
+def renew(function: Any, made: Callable[[Any, Any], Any], known: dict[Any, Any]) -> Any:
     """A copy of a function in which ``made(copy, options)`` replaces each compiled function that it calls.
 
     `known` are those that have been replaced already: functions may call themselves, or each other.
@@ -263,7 +275,7 @@ def renewed(function: Any, made: Callable[[Any, Any], Any], known: dict[Any, Any
     found = known[function] = made(copy, function.targetoptions) if is_jitted(function) else copy
     for name, value in _references(plain).items():
         if is_jitted(value):
-            value = known[value] if value in known else renewed(value, made, known)
+            value = known[value] if value in known else renew(value, made, known)
         if name in cells:
             cells[name].cell_contents = value
         elif name in scope:
@@ -271,5 +283,5 @@ def renewed(function: Any, made: Callable[[Any, Any], Any], known: dict[Any, Any
     return found
 
 
-def _jitted(function: Any, options: dict[str, Any]) -> Any:
+def _jit(function: Any, options: dict[str, Any]) -> Any:
     return numba.njit(**{name: value for name, value in options.items() if name != "nopython"})(function)

@@ -16,7 +16,7 @@ import numba
 
 from implicitsolve import Status
 from implicitsolve.backends.numba import newton_batch
-from implicitsolve.backends.numba._residual import Residual, described
+from implicitsolve.backends.numba._residual import Residual, describe
 
 SQUARE = 2.0
 SCALES = np.ones(2)
@@ -134,21 +134,21 @@ def shifted(a):
 
 
 def test_machine_code_is_found_by_all_that_a_residual_refers_to(monkeypatch):
-    found = [described(function) for function in (shifted(1.0), shifted(1.0), shifted(-1.0), shifted(1))]
+    found = [describe(function) for function in (shifted(1.0), shifted(1.0), shifted(-1.0), shifted(1))]
     assert found[0] == found[1]
     assert len({repr(one) for one in found}) == 3
-    before = described(of_an_array)
+    before = describe(of_an_array)
     monkeypatch.setitem(globals(), "SCALES", 2 * SCALES)
-    assert described(of_an_array) != before
+    assert describe(of_an_array) != before
     monkeypatch.setattr(helper, "targetoptions", helper.targetoptions | {"fastmath": True})
-    assert "fastmath" in repr(described(of_an_array))
+    assert "fastmath" in repr(describe(of_an_array))
     assert compiled(shifted(1.0)) is compiled(shifted(1.0))
 
 
 @pytest.mark.parametrize("value", [[1.0], shifted, object(), np.ones(2, object)])
 def test_values_that_may_change_unseen_are_not_described(value):
     with pytest.raises(TypeError):
-        described(shifted(value))
+        describe(shifted(value))
 
 
 def test_functions_may_call_themselves():
