@@ -19,7 +19,7 @@ import scipy.sparse
 from implicitsolve import BlockBandedMatrix
 from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import array_namespace, copy_array
-from implicitsolve._typing import Array, DType, HostArray
+from implicitsolve._typing import Array, DType, HostArray, Indices
 from implicitsolve.adapters._common import Matrix, check_array, quiet, zeros
 
 
@@ -160,48 +160,47 @@ def matrices(
 def _place(caller: str, weights: Mapping[str, Array], places: Places, shape: tuple[int, int], format: str) -> Any:
     """Return the matrix with the weights in their places, zero elsewhere."""
     like = next(iter(weights.values()))
-    blocks: list[tuple[Any, int, int]] = [
-        (column(weights[name]), i, j) for name, corners in places.items() for i, j in corners.tolist()
-    ]
-    sizes = {tuple(block.shape) for block, _, _ in blocks}
-    r, c = next(iter(sizes)) if blocks else (shape[0], shape[0])
-    is_grid = len(sizes) <= 1 and not any(i % r or j % c for _, i, j in blocks) and not (shape[0] % r or shape[1] % c)
+    blocks = [(column(weights[name]), *corner) for name, corners in places.items() for corner in corners.tolist()]
     if format == "dense":
-        matrix = zeros(shape, like)
-        for block, i, j in blocks:
-            matrix[i : i + block.shape[0], j : j + block.shape[1]] = block
-        return matrix
+        return _fill(zeros(shape, like), blocks)
+    sizes = {tuple(block.shape) for block, _, _ in blocks}
+    size = next(iter(sizes), (shape[0], shape[0]))
+    at = np.reshape([place for _, *place in blocks], (-1, 2)).astype(int)
+    is_grid = len(sizes) <= 1 and not (np.concatenate([at, [shape]]) % size).any()
     if format == "block-banded":
-        if r != c or not is_grid:
+        if size[0] != size[1] or not is_grid:
             shapes = ", ".join(map(str, sorted(sizes)))
             raise ValueError(f'{caller}: `format` must not be "block-banded", since A has blocks of shapes {shapes}')
-        offsets = [(j - i) // r for _, i, j in blocks]
-        lower, upper = max(0, -min(offsets, default=0)), max(0, *offsets, 0)
-        band = zeros((shape[0] // r, lower + upper + 1, r, r), like)
-        for (block, i, _), offset in zip(blocks, offsets):
-            band[i // r, lower + offset, :, :] = block
-        return BlockBandedMatrix(band, lower=lower, upper=upper)
-    if not blocks:
-        return scipy.sparse.csr_array(shape, dtype=like.dtype)
-    if is_grid:
-        rows, columns = (np.array(index) for index in zip(*((i // r, j // c) for _, i, j in blocks)))
-        order, starts = np.lexsort((columns, rows)), np.arange(shape[0] // r + 1)
-        pointers = np.searchsorted(rows[order], starts)
-        return scipy.sparse.bsr_array((np.stack([blocks[i][0] for i in order]), columns[order], pointers), shape=shape)
-    data = np.concatenate([block.ravel() for block, _, _ in blocks])
-    indices = zip(*(_indices(block, i, j) for block, i, j in blocks))
-    return scipy.sparse.csr_array((data, tuple(map(np.concatenate, indices))), shape=shape)
+        return _place_in_band(blocks, at // size, shape[0] // size[0], zeros(size, like))
+    if not is_grid or not blocks:
+        data = np.concatenate([zeros((0,), like), *(block.ravel() for block, _, _ in blocks)])
+        inside = [np.indices(block.shape).reshape(2, -1) + np.array([[i], [j]]) for block, i, j in blocks]
+        return scipy.sparse.csr_array((data, tuple(np.hstack([np.zeros((2, 0), int), *inside]))), shape=shape)
+    rows, columns = (at // size).T
+    order = np.lexsort((columns, rows))
+    pointers = np.searchsorted(rows[order], np.arange(shape[0] // size[0] + 1))
+    return scipy.sparse.bsr_array((np.stack([blocks[i][0] for i in order]), columns[order], pointers), shape=shape)
+
+
+def _fill(matrix: Array, blocks: list[Any]) -> Array:
+    for block, i, j in blocks:
+        matrix[i : i + block.shape[0], j : j + block.shape[1]] = block
+    return matrix
+
+
+def _place_in_band(blocks: list[Any], at: Indices, length: int, zero: Array) -> BlockBandedMatrix:
+    """The blocks at their block rows and columns."""
+    offsets = at[:, 1] - at[:, 0]
+    lower, upper = max(0, -int(offsets.min(initial=0))), int(offsets.max(initial=0))
+    band = zeros((length, lower + upper + 1, *zero.shape), zero)
+    for (block, *_), (row, _), offset in zip(blocks, at.tolist(), offsets.tolist()):
+        band[row, lower + offset, :, :] = block
+    return BlockBandedMatrix(band, lower=lower, upper=upper)
 
 
 def column(weight: Array) -> Array:
     """A weight as a matrix: a bias as the column of a constant input."""
     return weight if weight.ndim == 2 else array_namespace(weight).reshape(weight, (-1, 1))
-
-
-def _indices(block: Array, i: int, j: int) -> tuple[Array, Array]:
-    """Rows and columns of the entries of a block that begins at (i, j)."""
-    rows, columns = np.indices(block.shape).reshape(2, -1)
-    return rows + i, columns + j
 
 
 def block_sum(matrix: Matrix, corners: npt.NDArray[Any], like: Array) -> Array:
@@ -240,17 +239,7 @@ def check_matrix(
             raise ValueError(f"{caller}: `{name}` must be one matrix, got batch shape {value.batch_shape}")
         value = inside(copy_array(value.blocks), value)
     elif scipy.sparse.issparse(value):
-        if not isinstance(like, np.ndarray):
-            raise TypeError(f"{caller}: `{name}` must not be sparse, since the inputs are no NumPy array")
-        if value.dtype != like.dtype:
-            raise TypeError(f"{caller}: `{name}` must have the dtype of the inputs, {like.dtype}, got {value.dtype}")
-        keeps_blocks = value.format == "bsr" and value.blocksize != (1, 1)
-        form = scipy.sparse.bsr_array if keeps_blocks else scipy.sparse.csr_array
-        found = form(value, copy=copy)
-        if not found.has_canonical_format:
-            found = found if copy else form(value, copy=True)
-            found.sum_duplicates()
-        value = found
+        value = _check_sparse(caller, name, value, like, copy)
     else:
         check_array(caller, name, value, None, like)
         value = copy_array(value) if copy else value
@@ -259,6 +248,21 @@ def check_matrix(
         expected = ", ".join(axis if size is None else str(size) for axis, size in zip("mn", shape))
         raise ValueError(f"{caller}: `{name}` must have shape ({expected}), none of them 0, got {got}")
     return value
+
+
+def _check_sparse(caller: str, name: str, value: Any, like: Array, copy: bool) -> Any:
+    """The same of SciPy's matrices: in blocks, or in rows, without duplicates."""
+    if not isinstance(like, np.ndarray):
+        raise TypeError(f"{caller}: `{name}` must not be sparse, since the inputs are no NumPy array")
+    if value.dtype != like.dtype:
+        raise TypeError(f"{caller}: `{name}` must have the dtype of the inputs, {like.dtype}, got {value.dtype}")
+    keeps_blocks = value.format == "bsr" and value.blocksize != (1, 1)
+    form = scipy.sparse.bsr_array if keeps_blocks else scipy.sparse.csr_array
+    found = form(value, copy=copy)
+    if not found.has_canonical_format:
+        found = found if copy else form(value, copy=True)
+        found.sum_duplicates()
+    return found
 
 
 def inside(blocks: Array, A: BlockBandedMatrix) -> BlockBandedMatrix:

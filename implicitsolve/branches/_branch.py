@@ -165,21 +165,21 @@ class Branch(Representation):
         flat = self.x.reshape(len(self), -1)
         place = int(np.ptp(flat, axis=0).argmax()) if flat.size else 0
         value = measure or (lambda x: float(x.reshape(-1)[place]))
-        places = [float(i) for i in range(len(self))] + [point.index + 0.5 for point in self.special]
-        order = np.argsort(places, kind="stable")
-        lam = np.append(self.lam, [point.lam for point in self.special])[order]
-        heights = np.array([value(x) for x in [*self.x, *(point.x for point in self.special)]])[order]
-        stable = np.ones(len(self), dtype=bool) if self.stable is None else self.stable
-        stable = np.append(stable, [stable[point.index] for point in self.special]).astype(bool)[order]
-        for is_stable, style in ((True, "-"), (False, "--")):
-            inside = stable == is_stable
-            if not is_stable:
-                inside[:-1] |= inside[1:]  # from the last point of the other kind
-            ax.plot(lam, np.where(inside, heights, np.nan), style, color=COLORS[0])
+        lam, x = [*self.lam, *(point.lam for point in self.special)], [*self.x, *(point.x for point in self.special)]
+        index = np.array([*range(len(self)), *(point.index for point in self.special)], dtype=int)
+        order = np.argsort(index, kind="stable")  # special points behind those before them
+        heights = np.array([value(at) for at in x])
+        unstable = np.zeros(index.size, dtype=bool) if self.stable is None else ~self.stable[index][order]
+        ax.plot(np.array(lam)[order], np.where(unstable, np.nan, heights[order]), "-", color=COLORS[0])
+        unstable[:-1] |= unstable[1:]  # from the last point of the other kind
+        ax.plot(np.array(lam)[order], np.where(unstable, heights[order], np.nan), "--", color=COLORS[0])
+        kinds = np.array(["", *(point.kind for point in self.special)])[
+            np.maximum(np.arange(index.size) - len(self) + 1, 0)
+        ]
         for i, kind in enumerate(dict.fromkeys(point.kind for point in self.special)):
-            points = self.of_kind(kind)
-            at = [point.lam for point in points], [value(point.x) for point in points]
-            ax.plot(*at, MARKS.get(kind, "x"), color=COLORS[1 + i % (len(COLORS) - 1)], label=kind)
+            at = kinds == kind
+            color = COLORS[1 + i % (len(COLORS) - 1)]
+            ax.plot(np.array(lam)[at], heights[at], MARKS.get(kind, "x"), color=color, label=kind)
         ax.set_xlabel(self.parameter)
         ax.set_ylabel("x" if measure is None else getattr(measure, "__name__", "measure"))
         if self.special:

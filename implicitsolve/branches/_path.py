@@ -189,17 +189,12 @@ class Path:
             if singular is None and b.frame.factors is not None and self.metric.norm(b.z - a.z) > NEAREST:
                 return None
             found += [] if singular is None else [singular]
-        for name, event in events.items():
-            first, last = event(a), event(b)
+        for name, event in (events | {"fold": _slope}).items():
+            first, last, is_fold = event(a), event(b), event is _slope
             if first * last < 0 or (last == 0 and first != 0):
-                point = b if last == 0 else self.locate(a, b, event, (first, last), LINEAR, observed=False)
-                if point is not None:
-                    found.append((name, point, {}))
-        slopes = float(a.tangent[-1]), float(b.tangent[-1])
-        if slopes[0] * slopes[1] < 0:
-            point = self.locate(a, b, lambda p: float(p.tangent[-1]), slopes, FOLD, observed=True)
-            if point is not None:
-                found.append(("fold", point, {}))
+                accuracy = FOLD if is_fold else LINEAR
+                point = b if last == 0 else self.locate(a, b, event, (first, last), accuracy, observed=is_fold)
+                found += [] if point is None else [(name, point, {})]
         return found + list(self._hopf(a, b))
 
     def _branch_point(self, a: Point, b: Point) -> Found | None:
@@ -227,6 +222,11 @@ class Path:
             point = self.locate(a, b, test, (test(a), test(b)), LINEAR, observed=True)
             if point is not None and abs(test(point)) <= IMAGINARY * abs(pairs(point)[place]):
                 yield "hopf", point, {"frequency": float(np.imag(pairs(point)[place]))}
+
+
+def _slope(point: Point) -> float:
+    """Of the parameter along the branch: zero at a fold."""
+    return float(point.tangent[-1])
 
 
 def bordered_test(frame: Frame, border: HostArray) -> float:

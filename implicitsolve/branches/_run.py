@@ -158,20 +158,14 @@ class Run:
             row = metric.parameter_row() if is_end else metric.covector(direction)
             made = path.correct(z, row, last.frame, far=(2.0 if self.is_given else FAR) * self.length)
             point, is_finite = made.point, is_finite and made.is_finite
-            if (
-                point is not None
-                and self._follows(last, point, is_end)
-                and path.observe(point, metric.covector(last.tangent), last.tangent)
-                and ((cosine := metric.inner(last.tangent, point.tangent)) >= ALIGNED or self.is_given)
-            ):
+            if point is not None and self._follows(last, point, is_end):
                 self.is_given = False
-                length = self._next_length(made, cosine)
+                length = self._next_length(made, metric.inner(last.tangent, point.tangent))
                 if is_end:
                     return point, length, f"the parameter has reached {point.z[-1]:.10g}"
-                if self._closes(last, point):
-                    end = path.correct(self.first, self.first_row, point.frame).point
-                    if end is not None and path.observe(end, self.first_row, point.tangent):
-                        return end, length, "the branch is closed"
+                end = path.correct(self.first, self.first_row, point.frame).point if self._closes(last, point) else None
+                if end is not None and path.observe(end, self.first_row, point.tangent):
+                    return end, length, "the branch is closed"
                 return point, length, ""
             self.length *= 0.5
         reason = "steps have become too short" if is_finite else "F is not finite ahead"
@@ -226,13 +220,14 @@ class Run:
         return z, direction / metric.norm(direction), is_end
 
     def _follows(self, last: Point, point: Point, is_end: bool) -> bool:
-        """Whether a point lies ahead, and between the bounds."""
-        low, high = self.bounds
-        chord = point.z - last.z
-        length = self.path.metric.norm(chord)
-        ahead = self.path.metric.inner(last.tangent, chord)
-        is_ahead = ahead > 0 and (self.is_given or ahead >= CHORDS * length)
-        return is_ahead and (is_end or low <= point.z[-1] <= high)
+        """Whether a point lies ahead, between the bounds and on the same branch; it is observed then."""
+        (low, high), metric, chord = self.bounds, self.path.metric, point.z - last.z
+        ahead = metric.inner(last.tangent, chord)
+        is_ahead = ahead > 0 and (self.is_given or ahead >= CHORDS * metric.norm(chord))
+        if not is_ahead or not (is_end or low <= point.z[-1] <= high):
+            return False
+        is_regular = self.path.observe(point, metric.covector(last.tangent), last.tangent)
+        return is_regular and (self.is_given or metric.inner(last.tangent, point.tangent) >= ALIGNED)
 
     def _next_length(self, made: Corrected, cosine: float) -> float:
         """The next step: longer where this one was corrected little, turned little, and took few iterations."""

@@ -241,23 +241,26 @@ def _call(run: Callable[..., tuple[Any, ...]], arguments: Any, outcome: Sequence
     shared = len(jax.tree.leaves(arguments[0]))
 
     def on_host(*packed: Any) -> tuple[Any, ...]:
-        axes = [value.ndim - len(part.words.shape) for part, value in zip(words, packed)]  # of jax.vmap
-        mapped = [value.shape[:n] for value, n in zip(packed, axes)]
-        lead = np.broadcast_shapes(*mapped)
-        values = [_over(part, own).unpack_host(value) for part, own, value in zip(words, mapped, packed)]
-        spread = [np.broadcast_to(value, lead + part.shape) for value, part in zip(values, words)]
-        if all(math.prod(own) == 1 for own in mapped[:shared]):  # one batch
-            one = [value[(0,) * n] for value, n in zip(values[:shared], axes)]
-            rest = [x.reshape(-1, *part.shape[1:]) for x, part in zip(spread[shared:], words[shared:])]
-            found: Any = run(*jax.tree.unflatten(form, one + rest))
-        else:
-            each = [run(*jax.tree.unflatten(form, [value[i] for value in spread])) for i in np.ndindex(*lead)]
-            found = [np.concatenate(parts) for parts in zip(*each)]
+        lead, found = _run_mapped(lambda leaves: run(*jax.tree.unflatten(form, leaves)), words, packed, shared)
         return tuple(_over(part, lead).pack_host(value) for part, value in zip(results, found))
 
     inner = [part.pack(leaf) for part, leaf in zip(words, leaves)]
     outer = jax.pure_callback(on_host, tuple(part.words for part in results), *inner, vmap_method="expand_dims")
     return [part.unpack(value) for part, value in zip(results, outer)]
+
+
+def _run_mapped(run: Callable[[list[Any]], Any], words: Sequence[Packing], packed: Any, shared: int) -> tuple[Any, Any]:
+    """The axes that `jax.vmap` has put first, and the results: of one batch where the weights are shared."""
+    axes = [value.ndim - len(part.words.shape) for part, value in zip(words, packed)]
+    mapped = [value.shape[:n] for value, n in zip(packed, axes)]
+    lead = np.broadcast_shapes(*mapped)
+    values = [_over(part, own).unpack_host(value) for part, own, value in zip(words, mapped, packed)]
+    spread = [np.broadcast_to(value, lead + part.shape) for value, part in zip(values, words)]
+    if all(math.prod(own) == 1 for own in mapped[:shared]):
+        one = [value[(0,) * n] for value, n in zip(values[:shared], axes)]
+        return lead, run(one + [x.reshape(-1, *part.shape[1:]) for x, part in zip(spread[shared:], words[shared:])])
+    each = [run([value[i] for value in spread]) for i in np.ndindex(*lead)]
+    return lead, [np.concatenate(parts) for parts in zip(*each)]
 
 
 def _over(part: Packing, lead: tuple[int, ...]) -> Packing:

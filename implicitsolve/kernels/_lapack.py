@@ -259,13 +259,10 @@ def factor_blocks(blocks: HostArray, lower: int, upper: int) -> BlockSystem:
         if pivots.tobytes() != unmoved:
             order = laswp(places[: len(panel)], pivots)[:, 0].real.astype(np.intp)
             order, span = (order[:k], span) if pivots.max() < k else (order, m)
-            rows = window[: order.size // k]
-            moved = np.concatenate([row[:, k : span * k] for row in rows])[order]
-            for row, piece in zip(rows, moved.reshape(len(rows), k, -1)):
-                row[:, k : span * k] = piece
+            _reorder([row[:, k : span * k] for row in window[: order.size // k]], order)
         LU, *below = (np.asfortranarray(panel[i : i + k]) for i in range(0, len(panel), k))
         U = trsm(1, LU, window[0][:, k : min(span, T - t) * k], lower=1, diag=1)
-        top = max(top, largest_flat(before.reshape(-1)), largest_flat(U.T.reshape(-1)) if U.size else 0.0)
+        top = max(top, largest_flat(before.reshape(-1)), largest(U.T))
         for row, L in zip(window[1:], below):
             row[:, k : k + U.shape[1]] -= L @ U
         system.steps.append(Step(LU, order, below, [U[:, c : c + k] for c in range(0, U.shape[1], k)]))
@@ -274,6 +271,13 @@ def factor_blocks(blocks: HostArray, lower: int, upper: int) -> BlockSystem:
     system.singular = int(is_bad.argmax()) if is_bad.any() else -1
     system.growth = top / scale if system.singular < 0 else np.inf
     return system
+
+
+def _reorder(rows: Sequence[HostArray], order: Indices) -> None:
+    """Bring the rows of block rows of equal shape into another order, in place."""
+    moved = np.concatenate(rows)[order].reshape(len(rows), *rows[0].shape)
+    for row, piece in zip(rows, moved):
+        row[...] = piece
 
 
 def _exchange(x: HostArray, source: HostArray, target: HostArray) -> None:

@@ -88,22 +88,14 @@ class RecyclingGMRES:
             space = self._space = space.around(M)
         collector = self._collector(F, least=0 if M is None else SOLVED) if self.recycle else None
         descents = DescentCollector(F, norms) if self.needs_descent else None
-        target = eta * norms
-        sizes = np.minimum(self.sizes, largest)
-        if limit is not None:
-            sizes = np.minimum(sizes, limit)
-        process = Arnoldi(
-            J,
-            -F,
-            norms,
-            target=target,
-            columns=int(sizes.max()),
-            limits=sizes,
-            M=M if space is None else space,
-            on_finish=_both(descents, collector),
-            needs_residual=False,
-            storage=self._storage,
-        )
+        target, sizes = eta * norms, np.minimum(self.sizes, largest if limit is None else np.minimum(limit, largest))
+
+        def prepare(A: LinearOperator, b: Array, part: Any, M: Any, *watchers: Any, **options: Any) -> Arnoldi:
+            options |= {"target": target[part], "limits": sizes[part], "columns": int(sizes[part].max())}
+            return Arnoldi(A, b, norms[part], M=M, on_finish=_both(*watchers), needs_residual=False, **options)
+
+        all_of_them, inverse = slice(None), M if space is None else space
+        process = prepare(J, -F, all_of_them, inverse, descents, collector, storage=self._storage)
         cycle = process.run()
         self._storage = process.V, process.Z if process.is_flexible else None
         lost = np.flatnonzero(cycle.broken & (cycle.norm > target))
@@ -112,27 +104,23 @@ class RecyclingGMRES:
             held = space.held.copy()
             held[lost] = False
             self._space = space.limit(held)
-            again = Arnoldi(
-                J.take(lost),
-                gather(-F, lost),
-                norms[lost],
-                target=target[lost],
-                columns=int(sizes[lost].max()),
-                limits=sizes[lost],
-                M=None if M is None else M.take(lost),
-                on_finish=_both(*(None if c is None else c.renumber(lost) for c in (descents, collector))),
-                needs_residual=False,
-            ).run()
+            watchers = [None if c is None else c.renumber(lost) for c in (descents, collector)]
+            inverse = None if M is None else M.take(lost)
+            again = prepare(J.take(lost), gather(-F, lost), lost, inverse, *watchers).run()
             scatter(cycle.dx, lost, again.dx)
             cycle.norm[lost], cycle.broken[lost], cycle.nonfinite[lost] = again.norm, again.broken, again.nonfinite
             cycle.columns[lost] += again.columns
-        self.descent = None if descents is None else descents.descent
-        larger = np.maximum(self.sizes, np.minimum(2 * self.sizes, LARGEST_SPACE))
-        sizes = np.where((cycle.norm > target) & (sizes == self.sizes), larger, self.sizes)
-        self.grew, self.sizes = (sizes > self.sizes) & (self.sizes < length) & (length <= LARGEST_SPACE), sizes
-        if collector is not None and collector.bases:
+        self.descent = getattr(descents, "descent", None)
+        self._grow((cycle.norm > target) & (sizes == self.sizes), length)
+        if getattr(collector, "bases", None):
             self._new = collector, M
         return KrylovOutcome(cycle.dx, cycle.norm, cycle.status(target), cycle.columns)
+
+    def _grow(self, falls_short: HostArray, length: int) -> None:
+        """Double the spaces that have not sufficed."""
+        larger = np.maximum(self.sizes, np.minimum(2 * self.sizes, LARGEST_SPACE))
+        sizes = np.where(falls_short, larger, self.sizes)
+        self.grew, self.sizes = (sizes > self.sizes) & (self.sizes < length) & (length <= LARGEST_SPACE), sizes
 
     def _collector(self, F: Array, least: int) -> SpaceCollector:
         systems, length = F.shape

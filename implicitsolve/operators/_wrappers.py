@@ -95,37 +95,35 @@ def stacked(operators: Sequence[LinearOperator]) -> LinearOperator:
     parts = [operator.flat() for operator in operators]
     ends = np.cumsum([part.batch_shape[0] for part in parts])
 
-    def by_part(products: list[Callable[[Array], Array]]) -> Callable[[Array], Array]:
+    def by_part(name: str) -> Callable[[Array], Array]:
         def product(v: Array) -> Array:
-            products_of_parts = [
-                apply(v[end - size : end, :]) for apply, size, end in zip(products, sizes, ends.tolist())
-            ]
-            return array_namespace(v).concat(products_of_parts, axis=0)
+            found = [getattr(part, name)(v[a:b, :]) for part, a, b in zip(parts, [0, *ends.tolist()], ends.tolist())]
+            return array_namespace(v).concat(found, axis=0)
 
         return product
 
-    def take(indices: Indices) -> LinearOperator:
-        owners = np.searchsorted(ends, indices, side="right")
-        runs = np.split(np.arange(len(indices)), np.flatnonzero(np.diff(owners)) + 1)
-        chosen = [(int(owners[run[0]]), np.asarray(indices)[run]) for run in runs]
-        taken = [parts[owner].take(systems - (ends[owner] - sizes[owner])) for owner, systems in chosen]
-        return taken[0] if len(taken) == 1 else stacked(taken)
-
-    sizes = [part.batch_shape[0] for part in parts]
-
-    def all_have(name: str) -> bool:
-        return all(getattr(part, name) is not None for part in parts)
+    def offer(name: str, made: Any) -> Any:
+        return made if all(getattr(part, name) is not None for part in parts) else None
 
     return LinearOperator(
-        by_part([part.matvec for part in parts]),
-        by_part([part.rmatvec for part in parts]) if all_have("_rmatvec") else None,
+        by_part("matvec"),
+        offer("_rmatvec", by_part("rmatvec")),
         in_shape=parts[0].in_shape,
         batch_shape=(int(ends[-1]),),
         dtype=parts[0].dtype,
-        take=take,
-        inverse=(lambda: stacked([part._inverse() for part in parts])) if all_have("_inverse") else None,  # type: ignore[misc]
-        cast=(lambda dtype: stacked([part.astype(dtype) for part in parts])) if all_have("_cast") else None,
+        take=lambda indices: _take_from(parts, ends, np.asarray(indices)),
+        inverse=offer("_inverse", lambda: stacked([part._inverse() for part in parts])),  # type: ignore[misc]
+        cast=offer("_cast", lambda dtype: stacked([part.astype(dtype) for part in parts])),
     )
+
+
+def _take_from(parts: Sequence[LinearOperator], ends: Indices, indices: Indices) -> LinearOperator:
+    """Some systems of a batch that consists of parts, which end at these places."""
+    owners = np.searchsorted(ends, indices, side="right")
+    runs = np.split(indices, np.flatnonzero(np.diff(owners)) + 1)
+    owned = zip(owners[np.cumsum([0, *(run.size for run in runs[:-1])])].tolist(), runs)
+    found = [parts[owner].take(run - (ends[owner] - parts[owner].batch_shape[0])) for owner, run in owned]
+    return found[0] if len(found) == 1 else stacked(found)
 
 
 def bordered(

@@ -134,17 +134,7 @@ def factor(blocks, F_all, pivots_all, reach_all, lower, size, singular, growth):
             below = smaller(lower, T - 1 - t)
             multiplier = one.real
             for r in range(k):
-                p, best = r, magnitude(F[t, lower, r, r])
-                for i in range(r + 1, k):
-                    v = magnitude(F[t, lower, i, r])
-                    if v > best:
-                        p, best = i, v
-                if over_band:
-                    for s in range(1, below + 1):
-                        for i in range(k):
-                            v = magnitude(F[t + s, lower - s, i, r])
-                            if v > best:
-                                p, best = s * k + i, v
+                p, best = _find_pivot(F, t, r, lower, below if over_band else 0, k)
                 if not (0 < best < np.inf):
                     singular[b] = t
                     break
@@ -156,16 +146,10 @@ def factor(blocks, F_all, pivots_all, reach_all, lower, size, singular, growth):
                 F[t, lower, r, r] = d
                 eliminate(F, t, r, d, lower, below, k)
                 if not over_band:
-                    for s in range(1, below + 1):
-                        for i in range(k):
-                            multiplier = larger(multiplier, magnitude(F[t + s, lower - s, i, r]))
+                    multiplier = larger(multiplier, _largest_below(F, t, r, lower, below, k))
             if singular[b] >= 0:
                 break
-            row = one.real * 0
-            for r in range(k):
-                for c in range(r + 1, k):
-                    row = larger(row, magnitude(F[t, lower, r, c]))
-            last = lower + reach[t] - t
+            row, last = _largest_above(F, t, lower, k), lower + reach[t] - t
             for j in range(lower + 1, last + 1):
                 finish(F, t, j, lower, k)
                 row = larger(row, largest_in_block(F, t, j, k))
@@ -178,6 +162,38 @@ def factor(blocks, F_all, pivots_all, reach_all, lower, size, singular, growth):
             growth[b] = np.inf
         elif scale > 0:
             growth[b] = largest / scale
+
+
+@inline
+def _find_pivot(F, t, r, lower, below, k):
+    """The row with the largest number of a column of the panel, counted from that of the block, and its magnitude."""
+    p, best = r, magnitude(F[t, lower, r, r])
+    for s in range(below + 1):
+        for i in range(r + 1 if s == 0 else 0, k):
+            v = magnitude(F[t + s, lower - s, i, r])
+            if v > best:
+                p, best = s * k + i, v
+    return p, best
+
+
+@inline
+def _largest_below(F, t, r, lower, below, k):
+    """Largest magnitude in a column of the blocks below a diagonal one."""
+    multiplier = abs(number(F, 0))
+    for s in range(1, below + 1):
+        for i in range(k):
+            multiplier = larger(multiplier, magnitude(F[t + s, lower - s, i, r]))
+    return multiplier
+
+
+@inline
+def _largest_above(F, t, lower, k):
+    """Largest magnitude above the diagonal of a diagonal block."""
+    row = abs(number(F, 0))
+    for r in range(k):
+        for c in range(r + 1, k):
+            row = larger(row, magnitude(F[t, lower, r, c]))
+    return row
 
 
 @kernel
