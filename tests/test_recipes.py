@@ -40,7 +40,7 @@ class MinimalResidual:
             left = part_of(b, rows) - A.take(rows).matvec(new)
             size = np.linalg.norm(left, axis=1)
             broken[rows], better = ~(size < norms[rows]), size < norms[rows]
-            x, r = update(x, rows, better, new), updated(r, rows, better, left)
+            x, r = update(x, rows, better, new), update(r, rows, better, left)
             norms[rows] = np.where(better, size, norms[rows])
             iterations[rows] += 1
         return KrylovOutcome(x, norms, classify(norms, target, broken=broken, nonfinite=nonfinite), iterations)

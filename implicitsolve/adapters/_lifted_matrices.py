@@ -136,6 +136,8 @@ class LiftedMatrices:
         return check_matrix("LiftedMatrices", "C", self.C, tuple(self.C.shape), x, copy=False)
 
 
+Blocks: TypeAlias = list[tuple[Array, int, int]]
+"""Blocks, and where they begin."""
 Places: TypeAlias = dict[str, npt.NDArray[Any]]
 """Where each weight is in a matrix: rows and columns (places, 2) of its upper left corners."""
 
@@ -160,12 +162,12 @@ def matrices(
 def _place(caller: str, weights: Mapping[str, Array], places: Places, shape: tuple[int, int], format: str) -> Any:
     """Return the matrix with the weights in their places, zero elsewhere."""
     like = next(iter(weights.values()))
-    blocks = [(column(weights[name]), *corner) for name, corners in places.items() for corner in corners.tolist()]
+    blocks: Blocks = [(column(weights[name]), i, j) for name, corners in places.items() for i, j in corners.tolist()]
     if format == "dense":
         return _fill(zeros(shape, like), blocks)
     sizes = {tuple(block.shape) for block, _, _ in blocks}
     size = next(iter(sizes), (shape[0], shape[0]))
-    at = np.reshape([place for _, *place in blocks], (-1, 2)).astype(int)
+    at = np.array([place for _, *place in blocks], dtype=np.intp).reshape(-1, 2)
     is_grid = len(sizes) <= 1 and not (np.concatenate([at, [shape]]) % size).any()
     if format == "block-banded":
         if size[0] != size[1] or not is_grid:
@@ -173,7 +175,7 @@ def _place(caller: str, weights: Mapping[str, Array], places: Places, shape: tup
             raise ValueError(f'{caller}: `format` must not be "block-banded", since A has blocks of shapes {shapes}')
         return _place_in_band(blocks, at // size, shape[0] // size[0], zeros(size, like))
     if not is_grid or not blocks:
-        data = np.concatenate([zeros((0,), like), *(block.ravel() for block, _, _ in blocks)])
+        data = np.concatenate([zeros((0,), like), *(np.ravel(block) for block, _, _ in blocks)])
         inside = [np.indices(block.shape).reshape(2, -1) + np.array([[i], [j]]) for block, i, j in blocks]
         return scipy.sparse.csr_array((data, tuple(np.hstack([np.zeros((2, 0), int), *inside]))), shape=shape)
     rows, columns = (at // size).T
@@ -182,13 +184,13 @@ def _place(caller: str, weights: Mapping[str, Array], places: Places, shape: tup
     return scipy.sparse.bsr_array((np.stack([blocks[i][0] for i in order]), columns[order], pointers), shape=shape)
 
 
-def _fill(matrix: Array, blocks: list[Any]) -> Array:
+def _fill(matrix: Array, blocks: Blocks) -> Array:
     for block, i, j in blocks:
         matrix[i : i + block.shape[0], j : j + block.shape[1]] = block
     return matrix
 
 
-def _place_in_band(blocks: list[Any], at: Indices, length: int, zero: Array) -> BlockBandedMatrix:
+def _place_in_band(blocks: Blocks, at: Indices, length: int, zero: Array) -> BlockBandedMatrix:
     """The blocks at their block rows and columns."""
     offsets = at[:, 1] - at[:, 0]
     lower, upper = max(0, -int(offsets.min(initial=0))), int(offsets.max(initial=0))

@@ -15,6 +15,7 @@ from jax import lax
 from jax.core import Tracer
 
 import implicitsolve as ims
+from implicitsolve._typing import HostArray
 from implicitsolve.adapters._equations import Equations, Recurrence
 from implicitsolve.jax._exchange import Packing
 from implicitsolve.jax._root import RootResult
@@ -249,7 +250,12 @@ def _call(run: Callable[..., tuple[Any, ...]], arguments: Any, outcome: Sequence
     return [part.unpack(value) for part, value in zip(results, outer)]
 
 
-def _run_mapped(run: Callable[[list[Any]], Any], words: Sequence[Packing], packed: Any, shared: int) -> tuple[Any, Any]:
+def _run_mapped(
+    run: Callable[[Sequence[HostArray]], Sequence[HostArray]],
+    words: Sequence[Packing],
+    packed: Sequence[HostArray],
+    shared: int,
+) -> tuple[tuple[int, ...], Sequence[HostArray]]:
     """The axes that `jax.vmap` has put first, and the results: of one batch where the weights are shared."""
     axes = [value.ndim - len(part.words.shape) for part, value in zip(words, packed)]
     mapped = [value.shape[:n] for value, n in zip(packed, axes)]

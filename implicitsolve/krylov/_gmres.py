@@ -83,6 +83,7 @@ class GMRES(KrylovMethod):
             rows = np.flatnonzero(running)
             whole = rows.size == size
             part = A if whole else A.take(rows)
+            augment, has_one = _augment(errors, rows)
             cycle = Arnoldi(
                 part,
                 part_of(r, rows),
@@ -91,7 +92,8 @@ class GMRES(KrylovMethod):
                 columns=self.restart + len(errors),
                 limits=max_iterations - iterations[rows],
                 M=M if whole or M is None else M.take(rows),
-                **_augment(errors, rows),
+                augment=augment,
+                has_one=has_one,
                 polish=polish and not confirm,
                 needs_residual=not confirm,
             ).run()
@@ -159,12 +161,12 @@ class LGMRES(GMRES):
         return self.outer_k
 
 
-def _augment(errors: list[tuple[Array, HostArray]], rows: Indices) -> dict[str, Any]:
-    """Corrections of earlier cycles for these systems, as `Arnoldi` takes them."""
+def _augment(errors: list[tuple[Array, HostArray]], rows: Indices) -> tuple[Array | None, HostArray | None]:
+    """Corrections of earlier cycles for these systems, and which of them has one."""
     if not errors:
-        return {}
+        return None, None
     augment = array_namespace(errors[0][0]).stack([part_of(e, rows) for e, _ in errors], axis=1)
-    return {"augment": augment, "has_one": np.stack([has_one[rows] for _, has_one in errors], axis=1)}
+    return augment, np.stack([has_one[rows] for _, has_one in errors], axis=1)
 
 
 def _normalize(dx: Array, norms: HostArray, rows: Indices, like: Array) -> tuple[Array, HostArray]:

@@ -13,8 +13,8 @@ from implicitsolve._arrays.host import from_host, gather, scatter, to_host, zero
 from implicitsolve._arrays.namespace import array_namespace, is_complex, numpy_namespace
 from implicitsolve._typing import Array, DType, HostArray, Indices, Namespace
 from implicitsolve.kernels._vectors import vectors_like
-from implicitsolve.krylov._arnoldi import Arnoldi, Hessenberg
-from implicitsolve.krylov._base import KrylovOutcome
+from implicitsolve.krylov._arnoldi import Arnoldi, Hessenberg, OnFinish
+from implicitsolve.krylov._base import ApproximateInverse, KrylovOutcome
 from implicitsolve.krylov._descent import Descent, DescentCollector
 from implicitsolve.operators import LinearOperator
 
@@ -90,12 +90,26 @@ class RecyclingGMRES:
         descents = DescentCollector(F, norms) if self.needs_descent else None
         target, sizes = eta * norms, np.minimum(self.sizes, largest if limit is None else np.minimum(limit, largest))
 
-        def prepare(A: LinearOperator, b: Array, part: Any, M: Any, *watchers: Any, **options: Any) -> Arnoldi:
-            options |= {"target": target[part], "limits": sizes[part], "columns": int(sizes[part].max())}
-            return Arnoldi(A, b, norms[part], M=M, on_finish=_both(*watchers), needs_residual=False, **options)
+        def prepare(
+            A: LinearOperator,
+            b: Array,
+            part: slice | Indices,
+            M: ApproximateInverse | None,
+            watcher: OnFinish | None,
+            storage: tuple[Array | None, Array | None] = (None, None),
+        ) -> Arnoldi:
+            limits, most = sizes[part], int(sizes[part].max())
+            options: dict[str, Any] = {
+                "limits": limits,
+                "M": M,
+                "on_finish": watcher,
+                "needs_residual": False,
+                "storage": storage,
+            }
+            return Arnoldi(A, b, norms[part], target=target[part], columns=most, **options)
 
-        all_of_them, inverse = slice(None), M if space is None else space
-        process = prepare(J, -F, all_of_them, inverse, descents, collector, storage=self._storage)
+        inverse, watcher = M if space is None else space, _both(descents, collector)
+        process = prepare(J, -F, slice(None), inverse, watcher, self._storage)
         cycle = process.run()
         self._storage = process.V, process.Z if process.is_flexible else None
         lost = np.flatnonzero(cycle.broken & (cycle.norm > target))
@@ -104,15 +118,14 @@ class RecyclingGMRES:
             held = space.held.copy()
             held[lost] = False
             self._space = space.limit(held)
-            watchers = [None if c is None else c.renumber(lost) for c in (descents, collector)]
-            inverse = None if M is None else M.take(lost)
-            again = prepare(J.take(lost), gather(-F, lost), lost, inverse, *watchers).run()
+            watcher = _both(*(None if c is None else c.renumber(lost) for c in (descents, collector)))
+            again = prepare(J.take(lost), gather(-F, lost), lost, None if M is None else M.take(lost), watcher).run()
             scatter(cycle.dx, lost, again.dx)
             cycle.norm[lost], cycle.broken[lost], cycle.nonfinite[lost] = again.norm, again.broken, again.nonfinite
             cycle.columns[lost] += again.columns
         self.descent = getattr(descents, "descent", None)
         self._grow((cycle.norm > target) & (sizes == self.sizes), length)
-        if getattr(collector, "bases", None):
+        if collector is not None and collector.bases:
             self._new = collector, M
         return KrylovOutcome(cycle.dx, cycle.norm, cycle.status(target), cycle.columns)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, check_tensor, is_array, is_complex
 from implicitsolve._typing import Array, Indices
 from implicitsolve.operators._base import LinearOperator, then
+
+T = TypeVar("T")
 
 
 def guarded(
@@ -102,7 +104,7 @@ def stacked(operators: Sequence[LinearOperator]) -> LinearOperator:
 
         return product
 
-    def offer(name: str, made: Any) -> Any:
+    def offer(name: str, made: T) -> T | None:
         return made if all(getattr(part, name) is not None for part in parts) else None
 
     return LinearOperator(

@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any
+from typing import Any, TypeAlias
 
 import llvmlite.ir as ir
 import numba
@@ -25,43 +25,45 @@ from numba.extending import intrinsic
 
 from implicitsolve._typing import Array
 
+Code: TypeAlias = Any
+"""Contexts, builders, types and values of Numba and LLVM, which declare no types."""
 STATIC = 8  # block sizes up to this one are compiled for their size; measured: no gain above
 ZERO = np.int64(0)  # not a literal: Numba would compile a callee of its own for it
 
 
-def supports(like: Array, **sizes: Any) -> bool:
+def supports(like: Array, **sizes: Code) -> bool:
     """Which arrays compiled kernels take."""
     return like.dtype.char in "fdFD" and like.dtype.isnative
 
 
-def supports_real(like: Array, **sizes: Any) -> bool:
+def supports_real(like: Array, **sizes: Code) -> bool:
     """The same for kernels of real numbers."""
     return like.dtype.char in "fd" and like.dtype.isnative
 
 
-def kernel(function: Callable[..., Any]) -> Any:
+def kernel(function: Callable[..., Any]) -> Code:
     """Compile `function` for the types it is called with, and keep the machine code on disk."""
     return numba.njit(nogil=True, error_model="numpy", cache=True)(function)
 
 
-def inner(function: Callable[..., Any], **options: Any) -> Any:
+def inner(function: Callable[..., Any], **options: Code) -> Code:
     """Compile `function` for calls from kernels."""
     return numba.njit(nogil=True, error_model="numpy", **options)(function)
 
 
-def inline(function: Callable[..., Any]) -> Any:
+def inline(function: Callable[..., Any]) -> Code:
     """Compile `function` into its callers, so that loops with bounds known there unroll: up to 40 % of a block LU."""
     return inner(function, forceinline=True)
 
 
-_intrinsic: Any = intrinsic  # what it decorates takes one argument less
+_intrinsic: Code = intrinsic  # what it decorates takes one argument less
 
 
 @_intrinsic
-def apart(typing_context: Any) -> Any:
+def apart(typing_context: Code) -> Code:
     """Keep the function that calls this apart from its callers: LLVM compiles it once and not in every one of them."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(context: Code, builder: Code, signature: Code, values: Code) -> Code:
         for name in ("noinline", "optsize"):
             builder.function.attributes.add(name)
         return context.get_dummy_value()
@@ -74,7 +76,7 @@ def static_size(k: int) -> tuple[int, ...]:
     return (0,) * k if k <= STATIC else ()
 
 
-def llvm(builder: Any, name: str, *values: Any) -> Any:
+def llvm(builder: Code, name: str, *values: Code) -> Code:
     """Call LLVM's intrinsic `name` on numbers, or vectors of them, of one type."""
     kind = values[0].type
     is_vector = isinstance(kind, ir.VectorType)
@@ -84,16 +86,16 @@ def llvm(builder: Any, name: str, *values: Any) -> Any:
 
 
 @_intrinsic
-def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+def fma(typing_context: Code, a: Code, b: Code, c: Code) -> Code:
     """``a * b + c`` for three numbers of one type, or lanes, in one instruction where the processor has it."""
 
-    def fused(builder: Any, *values: Any) -> Any:
+    def fused(builder: Code, *values: Code) -> Code:
         return llvm(builder, "fmuladd", *values)
 
-    def real(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def real(context: Code, builder: Code, signature: Code, values: Code) -> Code:
         return fused(builder, *values)
 
-    def complex_(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def complex_(context: Code, builder: Code, signature: Code, values: Code) -> Code:
         x, y, z = (context.make_complex(builder, a, value=value) for value in values)
         out = context.make_complex(builder, a)
         out.real = fused(builder, builder.fneg(x.imag), y.imag, fused(builder, x.real, y.real, z.real))
@@ -104,13 +106,13 @@ def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 @_intrinsic
-def reciprocal(typing_context: Any, a: Any) -> Any:
+def reciprocal(typing_context: Code, a: Code) -> Code:
     """``1 / a`` without a branch; not finite where a is zero, for which Numba's complex division raises."""
 
-    def real(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def real(context: Code, builder: Code, signature: Code, values: Code) -> Code:
         return builder.fdiv(ir.Constant(values[0].type, 1.0), values[0])
 
-    def complex_(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def complex_(context: Code, builder: Code, signature: Code, values: Code) -> Code:
         x, out = context.make_complex(builder, a, value=values[0]), context.make_complex(builder, a)
         largest = llvm(builder, "maxnum", *(llvm(builder, "fabs", part) for part in (x.real, x.imag)))
         unit = real(context, builder, signature, [largest])
