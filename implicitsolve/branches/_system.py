@@ -357,7 +357,8 @@ class Frame:
     def sign(self) -> float:
         """The sign of the determinant, by the factors."""
         engine: Any = None if self.factors is None else self.factors._engines[0]
-        engine = getattr(engine, "engine", engine)  # behind positive scales
+        while hasattr(engine, "engine"):  # behind positive scales, and corrections
+            engine = engine.engine
         if engine is None:
             return np.nan
         if hasattr(engine, "pivots"):

@@ -141,7 +141,7 @@ def test_single_precision_keeps_what_it_can_hold(largest, smallest):
     V = np.eye(3, dtype=np.float32)[None]
     collector = SpaceCollector(V[:, 0, :], keep=5, least=np.zeros(1, dtype=int))
     collector(np.arange(1), V, V[:, :2, :], small, np.array([2]))
-    space = collector.joined(None, None)
+    space = collector.join(None, None)
     U = images(space)[0]
     assert np.isfinite(U).all()
     assert np.isfinite(space.matvec(np.ones((1, 3), dtype=np.float32))).all()
