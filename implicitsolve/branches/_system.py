@@ -13,6 +13,7 @@ import scipy.sparse
 import scipy.sparse.csgraph
 
 from implicitsolve._arrays.namespace import as_inexact
+from implicitsolve._parameters import Parametrized
 from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import HostArray
 from implicitsolve.direct._sparse_lu import SparseFactorization, SparseLU, SparsePlan
@@ -84,7 +85,7 @@ class Family:
 
     def _bound(self, function: Callable[..., Any], lam: float) -> Callable[..., Any]:
         """A function of a problem with this value of the parameter."""
-        name = self.parameter
+        name, function = self.parameter, function.function if isinstance(function, Parametrized) else function
         if name is None:
             return lambda *arguments: function(*arguments, lam)
         return lambda *arguments: function(*arguments, **{name: lam})
@@ -251,8 +252,8 @@ class ExtendedSystem:
         pattern = PatternSearch()
         found = pattern.found(place, x)
         if found is not None and found.structure is not None:
-            search = None if found.how == Outcome.DECLARED else pattern.detected
-            return SparseJacobians(evaluator, replace(found, values=None), SolveMemory(), None, search)
+            budget = None if found.how == Outcome.DECLARED else pattern._budget(evaluator)
+            return SparseJacobians(evaluator, replace(found, values=None), SolveMemory(), None, budget)
         if self.size <= MOST_DENSE and problem.structure != "none":
             whole = BlockBanded(lower=0, upper=0, block_size=self.size)
             return Assembler(evaluator, certifies=False, structure=whole)
