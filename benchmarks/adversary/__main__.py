@@ -26,6 +26,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 PATIENCE = 60.0  # seconds for a trial, beyond which it hangs
+STARTING = 300.0  # ... where a process begins, or compiles
+SLOW = "start of a process", "compiled"
 RARITY = 200  # trials between those that take seconds
 
 
@@ -88,13 +90,14 @@ class Workers:
 
     def _outcomes_of(self, process: subprocess.Popen[bytes], until: float) -> Iterator[tuple[int, str, dict[str, Any]]]:
         pipe: Any = process.stdout
-        pending, begun = b"", {"trial": self.next, "campaign": "start of a process"}
+        pending, begun = b"", {"trial": self.next, "campaign": SLOW[0]}
         while True:
-            is_ready = select.select([pipe], [], [], PATIENCE)[0]
+            patience = STARTING if begun["campaign"] in SLOW else PATIENCE
+            is_ready = select.select([pipe], [], [], patience)[0]
             chunk = os.read(pipe.fileno(), 65536) if is_ready else b""
             if not chunk:
                 self.next = begun["trial"] + 1
-                failure = "died" if is_ready else f"hangs for {PATIENCE:g} s"
+                failure = "died" if is_ready else f"hangs for {patience:g} s"
                 yield begun["trial"], begun["campaign"], {"solved": 1, "failure": failure}
                 return
             *lines, pending = (pending + chunk).split(b"\n")

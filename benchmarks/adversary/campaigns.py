@@ -239,7 +239,7 @@ def checkpoints(rng: np.random.Generator) -> int:
 
 def batches(rng: np.random.Generator) -> int:
     """The answer of a system depends neither on its neighbors nor on the way through a stream."""
-    n, count = int(rng.integers(1, 6)), int(rng.integers(2, 9))
+    n, count = int(rng.integers(1, 6)), int(rng.integers(2, 100))
     B, r = rng.standard_normal((count, n, n)) + 3 * np.eye(n), rng.uniform(0.5, 2, (count, n))
     spoilt = rng.random(count) < 0.2
 
@@ -253,7 +253,9 @@ def batches(rng: np.random.Generator) -> int:
     x0 = r + 10.0 ** rng.uniform(-1, 2) * rng.standard_normal((count, n))
     chosen = ("auto", "newton-krylov", "broyden")[rng.integers(3)]
     whole = ims.root(batch(np.arange(count)), x0, method=chosen)
-    stream = ims.drivers.solve_stream(batch(np.arange(count)), x0, batch_size=int(rng.integers(1, 4)), method=chosen)
+    stream = ims.drivers.solve_stream(
+        batch(np.arange(count)), x0, batch_size=int(rng.integers(1, count + 1)), method=chosen
+    )
     for result in (whole, stream):
         assert not result.success[spoilt].any(), "success of a system whose F is NaN"
         good = np.asarray(result.success)

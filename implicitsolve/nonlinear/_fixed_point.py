@@ -14,7 +14,7 @@ from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.kernels._norms import Norms, norm_max
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._convergence import CONVERGED, NONFINITE, RUNNING, STAGNATED
-from implicitsolve.nonlinear._loop import IterationLoop
+from implicitsolve.nonlinear._loop import Certified
 from implicitsolve.nonlinear._plan import PlannedMethod, Stage, label
 from implicitsolve.nonlinear._state import FixedPointMethod, LoopState, NonlinearMethod, SolveContext
 from implicitsolve.operators import LinearOperator
@@ -53,7 +53,7 @@ class FixedPointState(LoopState):
 State = TypeVar("State", bound=FixedPointState)
 
 
-class FixedPointLoop(IterationLoop[State], Generic[State]):
+class FixedPointLoop(Certified[State], Generic[State]):
     """Steps ``-damping M F(x)`` with a method's corrections; each costs one residual.
 
     A step after which F is not finite, or larger than `growth_limit` times its smallest norm so far, is rejected: the

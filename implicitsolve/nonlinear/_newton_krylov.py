@@ -26,8 +26,7 @@ from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.krylov._recycling import RecycledSpace, RecyclingGMRES
 from implicitsolve.linearize._evaluator import NewSystems
-from implicitsolve.nonlinear._accuracy import LIMITED, NEAR, Lengths, next_length, plain_scales
-from implicitsolve.nonlinear._certificate import certify
+from implicitsolve.nonlinear._accuracy import NEAR, Lengths, next_length, plain_scales
 from implicitsolve.nonlinear._convergence import LINE_SEARCH_FAILED, NONFINITE, RUNNING
 from implicitsolve.nonlinear._direction import (
     LARGEST_ETA,
@@ -37,7 +36,7 @@ from implicitsolve.nonlinear._direction import (
     OneRecyclingGMRES,
     SinglePrecision,
 )
-from implicitsolve.nonlinear._loop import IterationLoop
+from implicitsolve.nonlinear._loop import Certified
 from implicitsolve.nonlinear._one_system import OneKrylovSystem
 from implicitsolve.nonlinear._plan import STUCK, Stage, run
 from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory
@@ -197,17 +196,10 @@ class _NewtonState(LoopState):
     reference: Array  # the larger of x0 and the first step
 
 
-class KrylovLoop(IterationLoop[_NewtonState]):
+class KrylovLoop(Certified[_NewtonState]):
     """Steps whose directions come from a Krylov method."""
 
     ADMITS = 0.1  # so that at least 0.9 of the slots are in use while systems wait
-
-    def run(self) -> Solution:
-        """Iterate until every system has ended; do not believe products alone where a dense J is cheap."""
-        rows, solution = self.whole.rows if not self.is_retry else self.state.rows.copy(), super().run()
-        if self.stop.judges_x and self.truth is None and isinstance(solution.x, np.ndarray):
-            certify(self.whole, solution, rows, max(LIMITED, self.xtol))
-        return solution
 
     def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:
         return self.evaluator.trial(x)
