@@ -6,7 +6,7 @@ true one is taken over solved systems, with errors of at least one unit of round
 
 Usage::
 
-    python -m benchmarks.accuracy                                    # 10,000 systems by `root`, some minutes
+    python -m benchmarks.accuracy                                    # 10,000 systems by `root`, an hour with the others
     python -m benchmarks.accuracy --count 800 --methods auto,hybr,newton-krylov
     python -m benchmarks.accuracy --write docs/performance/accuracy.md
 """
@@ -15,21 +15,18 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.optimize
 
-import implicitsolve as ims
-from benchmarks.accuracy.systems import KINDS, System, systems
+from benchmarks.accuracy.solvers import ALL, solver
+from benchmarks.accuracy.systems import System, systems
 
 RIGHT = 1e-4  # error of a solved system
 ROUNDING = float(np.finfo(float).eps)
-PEERS = ("hybr", "lm")
-Answer = tuple[Any, bool, float]  # x, success, estimated error
 
 
 @dataclass
@@ -40,6 +37,13 @@ class Record:
     claims: list[bool] = field(default_factory=list)
     estimates: list[float] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
+
+    def note(self, system: System, x: Any, claims: bool, estimate: float, calls: int) -> None:
+        """Note what came of a system."""
+        self.errors.append(system.error(x))
+        self.claims.append(claims)
+        self.estimates.append(estimate)
+        self.calls.append(calls)
 
     @property
     def solved(self) -> int:
@@ -58,62 +62,6 @@ class Record:
         return estimates[good] / np.maximum(errors[good], ROUNDING)
 
 
-def ours(method: str) -> Callable[[Any, Any], Answer]:
-    """`root` by a method's name."""
-
-    def solve(F: Any, x0: Any) -> Answer:
-        result = ims.root(F, x0, method=method)
-        return result.x, bool(result.success), np.nan if result.error is None else result.error
-
-    return solve
-
-
-def peer(method: str) -> Callable[[Any, Any], Answer]:
-    """A method of `scipy.optimize.root` by defaults."""
-
-    def solve(F: Any, x0: Any) -> Answer:
-        found = scipy.optimize.root(lambda x: F(x.reshape(x0.shape)).ravel(), x0.ravel(), method=method)
-        return found.x.reshape(x0.shape), bool(found.success), np.nan
-
-    return solve
-
-
-def drop_in(F: Any, x0: Any) -> Answer:
-    """`newton_krylov` by its defaults, which are SciPy's."""
-    x, result = ims.newton_krylov(F, x0, full_output=True)
-    return x, bool(result.success), np.nan
-
-
-def scipy_krylov(F: Any, x0: Any) -> Answer:
-    """SciPy's `newton_krylov` by defaults."""
-    return scipy.optimize.newton_krylov(F, x0), True, np.nan
-
-
-def solver(name: str) -> Callable[[Any, Any], Answer]:
-    """The solver of a name."""
-    own = {"drop-in": drop_in, "scipy newton_krylov": scipy_krylov}
-    return own[name] if name in own else peer(name) if name in PEERS else ours(name)
-
-
-def run(solve: Callable[[Any, Any], Answer], system: System, record: Record) -> None:
-    """Solve a system, and note what came of it."""
-    calls = 0
-
-    def F(x: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return system.residual(np.asarray(x))
-
-    try:
-        x, claims, estimate = solve(F, system.x0.copy())
-    except (scipy.optimize.NoConvergence, ValueError, ArithmeticError, np.linalg.LinAlgError):
-        x, claims, estimate = system.x0, False, np.nan
-    record.errors.append(system.error(x))
-    record.claims.append(claims)
-    record.estimates.append(estimate)
-    record.calls.append(calls)
-
-
 def table(names: Sequence[str], counts: Sequence[int], seed: int) -> str:
     """A row for each solver and kind, of so many systems by the first solver, and by the others."""
     lines = [
@@ -123,17 +71,16 @@ def table(names: Sequence[str], counts: Sequence[int], seed: int) -> str:
     ]
     for name in names:
         count = counts[0] if name == names[0] else counts[-1]
-        solve, records = solver(name), {kind.__name__: Record() for kind in KINDS}
-        labels: dict[str, str] = {}
-        for i, system in enumerate(systems(count, seed)):
-            key = KINDS[i % len(KINDS)].__name__
-            labels[key] = system.kind
-            run(solve, system, records[key])
-        ratios = np.concatenate([record.ratios() for record in records.values()])
-        for key, record in records.items():
-            cells = [name, labels[key], len(record.claims), record.solved, record.false, int(np.median(record.calls))]
+        records: dict[str, Record] = {}
+        found = list(systems(count, seed))
+        for system, answer in zip(found, solver(name)(found)):
+            records.setdefault(system.kind, Record()).note(system, *answer)
+        for kind, record in records.items():
+            calls = int(np.median(record.calls)) or ""
+            cells = [name, kind, len(record.claims), record.solved, record.false, calls]
             lines.append(f"| {' | '.join(map(str, cells))} | {shares(record.ratios())} |")
         sums = [sum(getattr(record, what) for record in records.values()) for what in ("solved", "false")]
+        ratios = np.concatenate([record.ratios() for record in records.values()])
         lines.append(f"| {name} | all | {count} | {sums[0]} | {sums[1]} | | {shares(ratios)} |")
     return "\n".join(lines)
 
@@ -153,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--others", type=int, default=1600, help="systems for the solvers after the first")
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument(
-        "--methods", default="auto", help='names, with commas: those of `root`, "hybr", "lm", "drop-in"'
+        "--methods", default=",".join(ALL), help="names with commas: methods of `root`, its other entries, and peers"
     )
     parser.add_argument("--write", type=Path, metavar="PATH", help="write the Markdown page there")
     options = parser.parse_args(arguments)

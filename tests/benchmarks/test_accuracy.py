@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from benchmarks.accuracy.__main__ import RIGHT, Record, main
+from benchmarks.accuracy.solvers import solver
 from benchmarks.accuracy.systems import KINDS, systems
 
 
@@ -31,3 +33,28 @@ def test_the_table_has_a_row_for_each_kind_and_solver(tmp_path):
     assert [row[1] for row in rows] == [*kinds, "all"] * 2
     assert [row[2] for row in rows] == [*["2"] * len(KINDS), "16"] * 2
     assert [row[4] for row in rows[: len(KINDS) + 1]] == ["0"] * (len(KINDS) + 1)  # false successes of `root`
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("homotopy", 23),  # its path ended with a residual larger than many before
+        ("pseudo-transient", 282),  # F vanishes exactly, at infinity
+        ("broyden", 172),  # a model that has not seen the weak direction of a nearly singular J
+        ("anderson", 27),
+        ("block-newton", 42),  # from near a stationary point to where F vanishes
+        ("block-newton", 19),  # unknowns in units that differ by twenty decades
+        ("newton_batch", 42),
+        ("newton_batch", 19),
+        ("batch", 42),
+        ("torch", 282),
+    ],
+)
+def test_what_was_a_false_success_is_none(name, place):
+    if name in ("newton_batch", "torch"):
+        pytest.importorskip("numba" if name == "newton_batch" else "torch")
+    system = KINDS[place % len(KINDS)](np.random.default_rng([7, place]))
+    with np.errstate(all="ignore"):
+        [(x, success, error, _)] = solver(name)([system])
+    assert not success or system.error(x) <= RIGHT
+    assert not success or error <= RIGHT
