@@ -212,6 +212,7 @@ def test_single_precision():
     assert result.x.dtype == result.residual_norm.dtype == np.float32
     assert result.success
     assert result.residual_norm <= result.target
+    assert 0 < result.error <= np.sqrt(np.finfo(np.float32).eps)
     np.testing.assert_allclose(result.x, np.sqrt(2), rtol=np.sqrt(np.finfo(np.float32).eps))
     b = jnp.linspace(0.0, 1.0, 25)
     check_grads(lambda b: imj.root(dense, jnp.zeros(25), matrix(25), b).x, (b,), 1, atol=1e-2, rtol=1e-2)
