@@ -33,12 +33,13 @@ CONVERGED, NONFINITE, ITERATION_LIMIT, STAGNATED, DIVERGED, LINE_SEARCH_FAILED =
     ]
 )  # as NumPy's integers, as in `_newton_steps`
 X, F, TRIAL, TRIAL_F, STEP, PAIRS = steps.X, steps.F, steps.TRIAL, steps.TRIAL_F, steps.STEP, steps.PAIRS
+REFERENCE = steps.REFERENCE
 FLOOR, GUESS = steps.FLOOR, steps.GUESS
 TARGET, UNIT, START, NORM, MEASURE, FIRST = (
     steps.TARGET, steps.UNIT, steps.START, steps.NORM, steps.MEASURE, steps.FIRST,
 )  # fmt: skip
 BEST, SINCE, RATE, STEPS, EVALUATIONS = steps.BEST, steps.SINCE, steps.RATE, steps.STEPS, steps.EVALUATIONS
-ERROR = steps.ERROR
+ERROR, ANCHOR, WAY = steps.ERROR, steps.ANCHOR, steps.WAY
 ALL = np.int64(2**LANES - 1)
 is_fast, largest_ratio = inner(_rules.is_fast), inner(_rules.largest_ratio)
 
@@ -133,6 +134,7 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
         steps.follow(V, scales, least)
         S[EVALUATIONS] += steps.assemble(call, user, numbers, V, J, scales, lower, relative, running)
         factor(*factors)
+        S[ANCHOR], S[WAY] = steps.measure(V, X, S[UNIT])[0], S[STEPS] * 0
         updates = ZERO
         while running != 0 and updates < MAX_AGE:
             steps.direction(V, factors, updates)
@@ -154,7 +156,11 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
                 S[ERROR] = select(mask_of(taken), S[ERROR] * 0 + np.inf, S[ERROR])
                 good |= taken
                 fast &= ~taken
-            idle |= _finish_steps(outputs, numbers, state, who, S, good, running & ~idle, limit, xtol * xtol)
+            if updates > 0:
+                distrusted = good & steps.is_distrusted(S, xtol)
+                S[ERROR] = select(mask_of(distrusted), S[ERROR] * 0 + np.inf, S[ERROR])
+                fast &= ~distrusted
+            idle |= _finish_steps(outputs, numbers, state, who, V, S, good, running & ~idle, limit, xtol)
             running = good & fast & ~idle
             updates += 1
 
@@ -165,7 +171,7 @@ def _load(numbers, given, lengths, state, x, p, who, lane, b):
     apart()
     who[lane] = b
     for i in range(x.shape[1]):
-        numbers[X, i * LANES + lane] = x[b, i]
+        numbers[X, i * LANES + lane], numbers[REFERENCE, i * LANES + lane] = x[b, i], abs(x[b, i])
     for q in range(p.shape[1]):
         given[q, lane] = p[b, q]
     for c in range(lengths.shape[1]):
@@ -196,6 +202,11 @@ def _step(call, user, numbers, V, S, factors, updates, running, slowest):
     """Try the step in the running lanes; return where it reduces ||F|| and was taken, and which are not slow yet."""
     apart()
     N, excess = V.shape[1], V[STEP, 0] * 0
+    first = running & bits(S[STEPS] == 0)
+    if first != 0:
+        for i in range(N):
+            size, mask = abs(V[STEP, i]), mask_of(first)
+            V[REFERENCE, i] = select(mask & (size > V[REFERENCE, i]), size, V[REFERENCE, i])
     for i in range(N):
         V[TRIAL, i] = V[X, i] + V[STEP, i]
         excess += V[TRIAL, i] * 0  # NaN where a trial point is not finite
@@ -207,6 +218,7 @@ def _step(call, user, numbers, V, S, factors, updates, running, slowest):
         V[PAIRS + 2 * updates, i] = V[TRIAL, i] - V[X, i]
     fast = is_fast(rate, S[RATE] if updates > 1 else rate, slowest)
     S[RATE] = rate
+    S[WAY] += steps.measure(V, STEP, S[UNIT])[0]
     steps.count(S, running)
     S[ERROR] = select(is_good, steps.error_of(V, factors, rate, running), S[ERROR])
     steps.accept(V, S, is_good, largest, norm)
@@ -214,15 +226,17 @@ def _step(call, user, numbers, V, S, factors, updates, running, slowest):
 
 
 @inner
-def _finish_steps(outputs, numbers, state, who, S, good, running, limit, xtol2):
+def _finish_steps(outputs, numbers, state, who, V, S, good, running, limit, xtol):
     """Write out the systems that have ended by the step, which was accepted in the lanes `good`; return these."""
     apart()
     mask = mask_of(running)
     is_best = mask & (S[MEASURE] < NEW_BEST * S[BEST])
     S[BEST] = select(is_best, S[MEASURE], S[BEST])
     S[SINCE] = select(is_best, S[SINCE] * 0, select(mask, S[SINCE] + 1, S[SINCE]))
-    ended = good & bits((S[MEASURE] <= S[TARGET]) | (S[MEASURE] == 0) | (S[ERROR] < xtol2))
-    _finish(outputs, numbers, state, who, ended, CONVERGED)
+    ended = good & bits((S[MEASURE] <= S[TARGET]) | (S[MEASURE] == 0) | (S[ERROR] <= xtol))
+    lost = ended & steps.is_far(V) if xtol > 0 else ended & 0  # perhaps to where F vanishes at infinity
+    _leave(outputs, state, who, lost)
+    _finish(outputs, numbers, state, who, ended & ~lost, CONVERGED)
     diverged = running & ~ended & bits(S[NORM] > BLOWN_UP**2 * S[START])
     _finish(outputs, numbers, state, who, diverged, DIVERGED)
     ended |= diverged
@@ -247,7 +261,7 @@ def _finish(outputs, numbers, state, who, ended, code):
             for i in range(x.shape[1]):
                 x[b, i], F_out[b, i] = numbers[X, i * LANES + lane], numbers[F, i * LANES + lane]
             status[b], norms[b, 0], norms[b, 1] = code, state[MEASURE, lane], state[FIRST, lane]
-            norms[b, 2] = np.sqrt(state[ERROR, lane])
+            norms[b, 2] = state[ERROR, lane]
             counts[b, 0], counts[b, 1] = int(state[STEPS, lane]), int(state[EVALUATIONS, lane])
 
 

@@ -17,16 +17,18 @@ from implicitsolve.backends.numba._views import smaller
 from implicitsolve.globalize._line_search import LENGTHS, PROMISING, Backtracking
 from implicitsolve.globalize._rules import MAX_AGE, SUFFICIENT_DECREASE
 from implicitsolve.linearize._difference_steps import TRUSTED
-from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, NEAR
+from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, MOVED, NEAR
+from implicitsolve.nonlinear._certificate import FAR
 from implicitsolve.nonlinear._state import ROUNDING
 
 # As NumPy's integers: for each value of a Python integer Numba would compile a callee of its own.
-X, F, TRIAL, TRIAL_F, STEP, SCRATCH, ARGUMENT, PAIRS = np.arange(8)  # PAIRS: where those of the updates begin
-VECTORS = 7 + 2 * MAX_AGE
+# REFERENCE: the larger of |x0| and the first step; PAIRS: where those of the updates begin.
+X, F, TRIAL, TRIAL_F, STEP, SCRATCH, ARGUMENT, REFERENCE, PAIRS = np.arange(9)
+VECTORS = 8 + 2 * MAX_AGE
 FLOOR, GUESS = np.arange(2)  # rows of `lengths`
 # Rows of the lanes' states S; norms are squares of ||F|| in units of 1 / UNIT
-TARGET, UNIT, START, NORM, MEASURE, FIRST, BEST, SINCE, RATE, STEPS, EVALUATIONS, ERROR = np.arange(12)
-STATES = 12  # how many these are; ERROR is the square of the estimated one
+TARGET, UNIT, START, NORM, MEASURE, FIRST, BEST, SINCE, RATE, STEPS, EVALUATIONS, ERROR, ANCHOR, WAY = np.arange(14)
+STATES = 14  # how many these are; ANCHOR is max|x| where J was assembled, WAY that of the steps since
 TRIALS, GROWTH = Backtracking().max_trials, Backtracking().growth_limit
 
 
@@ -179,28 +181,56 @@ def _dot(V, s):
 
 @inner
 def error_of(V, factors, rate, running):
-    """Square of the estimated error at the trial point, relative to it, after a step that left `rate` of ||F||.
+    """Estimated error at the trial point, relative to it, after a step that left `rate` of ||F||.
 
     As `implicitsolve.nonlinear._accuracy` has it: by the contraction of F, and near a root by the correction that the
-    factors predict.
+    factors predict; relative to each unknown, or what `plain_scales` has near zero.
     """
     apart()
-    step = size = rate * 0
+    most = largest = step = rate * 0
     for i in range(V.shape[1]):
-        step, size = fma(V[STEP, i], V[STEP, i], step), fma(V[TRIAL, i], V[TRIAL, i], size)
-    bound = rate * rate * step
-    is_near = (bound <= NEAR * NEAR * size) & (rate <= FALLEN)
+        x, r = abs(V[TRIAL, i]), V[REFERENCE, i]
+        largest, most = select(x > largest, x, largest), select(r > most, r, most)
+    unit = largest / most
+    for i in range(V.shape[1]):
+        v = abs(V[STEP, i]) / _scale(V, i, unit)
+        step = select(v > step, v, step)
+    correction = rate * step
+    is_near = (correction <= NEAR) & (rate <= FALLEN)
     if running & bits(is_near) != 0:
         for i in range(V.shape[1]):
             V[SCRATCH, i] = V[TRIAL_F, i]
         divide(factors, V[SCRATCH])
-        square = rate * 0
+        length = MODEL * correction
         for i in range(V.shape[1]):
-            square = fma(V[SCRATCH, i], V[SCRATCH, i], square)
-        least = MODEL * MODEL * bound
-        bound = select(is_near, select(square > least, square, least), bound)
-    rest = 1 - np.sqrt(bound / step)
-    return select((rest > 0) & (size > 0), bound / (rest * rest * size), rate * 0 + np.inf)
+            v = abs(V[SCRATCH, i]) / _scale(V, i, unit)
+            length = select(v > length, v, length)
+        correction = select(is_near, length, correction)
+    rest = 1 - correction / step
+    return select(rest > 0, correction / rest, rate * 0 + np.inf)
+
+
+@inner
+def _scale(V, i, unit):
+    """What an error of unknown i is relative to at the trial point, where the largest one is `unit` references."""
+    x, own = abs(V[TRIAL, i]), V[REFERENCE, i] * unit
+    return select(x > own, x, own)
+
+
+@inner
+def is_distrusted(S, xtol):
+    """Lanes that would end by a J that was assembled far from x."""
+    return bits((S[ERROR] <= xtol) & (S[ANCHOR] > 0) & (S[WAY] > MOVED * S[ANCHOR]))
+
+
+@inner
+def is_far(V):
+    """Lanes in which x is far beyond x0 and the first step."""
+    most = largest = V[X, 0] * 0
+    for i in range(V.shape[1]):
+        x, r = abs(V[X, i]), V[REFERENCE, i]
+        largest, most = select(x > largest, x, largest), select(r > most, r, most)
+    return bits(largest > FAR * most)
 
 
 @inner
