@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from operator import attrgetter
 from typing import Any, ClassVar, Self
 
@@ -66,15 +67,15 @@ class NewtonStep:
     iteration: int
     systems: HostArray
     residual_norm: HostArray
-    target: HostArray = field(default_factory=NOTHING.view)
-    error: HostArray = field(default_factory=NOTHING.view)
-    left: HostArray = field(default_factory=NOTHING.view)
-    step_length: HostArray = field(default_factory=NOTHING.view)
-    forcing: HostArray = field(default_factory=NOTHING.view)
-    linear_residual: HostArray = field(default_factory=NOTHING.view)
-    krylov_iterations: HostArray = field(default_factory=NO_COUNTS.view)
-    linear_status: HostArray = field(default_factory=NO_COUNTS.view)
-    factorized: HostArray = field(default_factory=NOWHERE.view)
+    target: HostArray = field(default_factory=repeat(NOTHING).__next__)
+    error: HostArray = field(default_factory=repeat(NOTHING).__next__)
+    left: HostArray = field(default_factory=repeat(NOTHING).__next__)
+    step_length: HostArray = field(default_factory=repeat(NOTHING).__next__)
+    forcing: HostArray = field(default_factory=repeat(NOTHING).__next__)
+    linear_residual: HostArray = field(default_factory=repeat(NOTHING).__next__)
+    krylov_iterations: HostArray = field(default_factory=repeat(NO_COUNTS).__next__)
+    linear_status: HostArray = field(default_factory=repeat(NO_COUNTS).__next__)
+    factorized: HostArray = field(default_factory=repeat(NOWHERE).__next__)
     running: int = 0
     started: int = 0
     waiting: int = 0

@@ -418,8 +418,7 @@ def _result(solution: Solution, evaluator: Evaluator, memory: SolveMemory, probl
 
 def warn_if_inaccurate(result: NonlinearResult, stop: NonlinearStop, stacklevel: int = 3) -> NonlinearResult:
     """Return the result, after a warning where the caller's tolerance of F has left x inaccurate."""
-    errors = np.asarray(np.nan if result.error is None else result.error, dtype=float)
-    if stop.judges_F and np.any(errors > INACCURATE):
+    if stop.judges_F and result.error is not None and np.any(np.asarray(result.error) > INACCURATE):
         message = (  # without numbers, so that Python shows it once
             f"{stop} holds, but the estimated error of x is above {INACCURATE:g} of it (`result.error`): ask for a "
             "smaller F, or leave the tolerance out, so that the error of x decides"

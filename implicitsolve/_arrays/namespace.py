@@ -82,6 +82,12 @@ def eps(xp: Namespace, dtype: Any) -> float:
 
 
 @lru_cache(maxsize=32)
+def smallest_normal(xp: Namespace, dtype: Any) -> float:
+    """The smallest number of `dtype` that has all its digits."""
+    return float(xp.finfo(dtype).smallest_normal)
+
+
+@lru_cache(maxsize=32)
 def safe_range(xp: Namespace, dtype: Any) -> tuple[float, float]:
     """Return the norms between which squares neither overflow nor underflow."""
     info = xp.finfo(dtype)
@@ -110,9 +116,9 @@ def copy_array(x: Any) -> Any:
     return x.copy() if type(x) is np.ndarray else array_namespace(x).asarray(x, copy=True)
 
 
-def near_reciprocals(size: ArrayT) -> ArrayT:
+def near_reciprocals(size: ArrayT, xp: Any = None) -> ArrayT:
     """Powers of 2, which round nothing, nearest to 1 / size; 1 where that is 0 (an empty row of a singular matrix)."""
-    xp = array_namespace(size)
+    xp = array_namespace(size) if xp is None else xp
     mantissa, exponents = xp.frexp(size)
     return xp.ldexp(mantissa**0, -exponents)
 

@@ -15,7 +15,7 @@ from jax.scipy.linalg import lu_factor, lu_solve
 from implicitsolve.globalize._rules import SUFFICIENT_DECREASE
 from implicitsolve.jax._exchange import is_traced
 from implicitsolve.jax._solves import Function, Nonlinear, Settings, implicit_solution, solution_map
-from implicitsolve.nonlinear._accuracy import Progress, scales
+from implicitsolve.nonlinear._accuracy import Progress, scales, units_of
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 
@@ -79,6 +79,7 @@ class TracedProgress(Progress):
 
     where: ClassVar[Function] = staticmethod(jnp.where)
     larger: ClassVar[Function] = staticmethod(jnp.maximum)
+    has_any: ClassVar[Function] = staticmethod(lambda condition: True)  # conditions are traced
 
     @staticmethod
     def ratio(a: Array, b: Array) -> Array:
@@ -163,7 +164,7 @@ class Newton:
     @staticmethod
     def _lengths(J: Array, x: Array, before: Array, reference: Array, *vectors: Array) -> list[Array]:
         """Lengths of vectors, relative to what x and the point before have as sizes in units of J."""
-        scale = scales(J[None], before[None], x[None], reference[None], jnp)[0]
+        scale = scales(units_of(J[None], jnp)[0], before, x, reference, jnp)
         return [jnp.abs(vector / scale).max() for vector in vectors]
 
     def _is_exact(self, J: Array, state: State, newton: Array) -> Array:

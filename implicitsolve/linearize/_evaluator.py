@@ -236,7 +236,7 @@ class Evaluator:
 
     def residual_of_one(self, x: HostArray, *, keep: bool = True) -> HostArray:
         """The same for the only system, without bounds, as NumPy arrays (N,)."""
-        self.tally.add("residuals")
+        self.tally.add_residual()
         is_own = self.problem.pure or not keep
         argument = (x if is_own else x.copy()).reshape(self.shape)
         try:
@@ -304,7 +304,10 @@ class Evaluator:
         value = self._jac(x) if problem.linearize is None else self._linearize(x)
         if keep:
             self._kept = copy_array(x), value
-        return value if problem.linearize is None else value[1]
+        if problem.linearize is None:
+            return value
+        self._returned(value[0], "linearize")
+        return value[1]
 
     def _jac(self, x: Array) -> Any:
         if (kept := self._kept_at(x)) is not None:

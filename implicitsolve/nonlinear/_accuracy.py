@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._arrays.namespace import array_namespace
+from implicitsolve._arrays.namespace import array_namespace, near_reciprocals
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators._wrappers import SystemArrays
@@ -58,17 +58,23 @@ LIMITED = 1e-5  # largest relative error at which x is accepted where F is round
 Lengths = tuple[HostArray, HostArray, HostArray, HostArray]  # of corrections, steps, x before and after them
 
 
-def scales(J: Array, x: Array, before: Array, reference: Array, xp: Any = np) -> Array:
-    """What errors of the unknowns are relative to, for dense J (b, N, N) and x (b, N): their sizes in units of J.
+def units_of(J: Array, xp: Any = np) -> Array:
+    """Units of the unknowns, up to a common factor, for dense J (b, N, N).
 
-    The unit of an unknown is the reciprocal of its column, once rows have one size. An unknown near zero is judged by
-    the largest one in these units, but by no more than its own x0 or first step, `reference`: a column is small too
-    where F hardly depends on the unknown.
+    The unit of an unknown is the reciprocal of its column, once rows have one size.
     """
-    rows = xp.abs(J).max(axis=2, keepdims=True)
-    columns = (xp.abs(J) / xp.where(rows > 0, rows, 1.0)).max(axis=1)
-    own, units = xp.maximum(xp.abs(x), xp.abs(before)), 1 / xp.where(columns > 0, columns, 1.0)
-    common = units * (own / units).max(axis=1, keepdims=True)
+    rows = near_reciprocals(xp.abs(J).max(axis=2, keepdims=True), xp)
+    return near_reciprocals(xp.abs(J * rows).max(axis=1), xp)
+
+
+def scales(units: Array, x: Array, before: Array, reference: Array, xp: Any = np) -> Array:
+    """What errors of the unknowns x (..., N) are relative to: their sizes in these units.
+
+    An unknown near zero is judged by the largest one, but by no more than its own x0 or first step, `reference`: a
+    column of J is small too where F hardly depends on the unknown.
+    """
+    own = xp.maximum(xp.abs(x), xp.abs(before))
+    common = units * (own / units).max(axis=-1, keepdims=True)
     near_zero = xp.minimum(common, xp.maximum(reference, NEGLIGIBLE * common))
     return xp.maximum(xp.maximum(own, near_zero), NEGLIGIBLE * reference)
 
@@ -125,9 +131,7 @@ class Progress:
     contractions: Any = 0  # steps in succession of at most half the length of the one before
     away: Any = 0  # ... which are not much shorter than the one before
     begin: Any = 0.0  # size of x where these began
-    gain: Any = (
-        0.0  # the largest of the steps, their lengths over what they took from ||F||; it fades from step to step
-    )
+    gain: Any = 0.0  # length of a step over what it took from ||F||: the largest one, which fades from step to step
     last_gain: Any = 0.0  # that of the last step alone
     away_gain: Any = 0.0  # the largest of all, once x has run away
     norm: Any = 0.0  # ||F||,
@@ -144,48 +148,45 @@ class Progress:
         """a / b; infinite where b is 0."""
         return a / b if b else math.inf
 
-    @staticmethod
-    def larger(a: Any, b: Any) -> Any:
-        """The larger one."""
-        return a if a >= b else b
+    larger: ClassVar[Any] = staticmethod(max)
+    has_any: ClassVar[Any] = staticmethod(bool)
 
     def note_step(self, step: Any, size: Any, norm: Any, norm_before: Any) -> None:
         """Note an accepted step of that length to an x of that size, and ||F|| there and before."""
         where, larger = self.where, self.larger
-        self.reference = where(self.reference > 0, self.reference, larger(self.size, step))
+        is_first = self.reference <= 0
+        if self.has_any(is_first):
+            self.reference = where(is_first, larger(self.size, step), self.reference)
+            self.first_norm = where(is_first, norm_before, self.first_norm)
         self.steps = self.steps + 1
-        self.contractions = where(step <= 0.5 * self.step, self.contractions + 1, 0)
+        self.contractions = (self.contractions + 1) * (step <= 0.5 * self.step)
+        self.falls = (self.falls + 1) * (norm < norm_before)
         self.left = self.ratio(norm, norm_before)
-        self.falls = where(norm < norm_before, self.falls + 1, 0)
         goes_on = step >= ADVANCE * self.step
-        self.begin = where(goes_on, self.begin, size)
-        self.away = where(goes_on, self.away + 1, 0)
-        self.first_norm = where(self.first_norm > 0, self.first_norm, norm_before)
-        gain = self.ratio(step, larger(norm_before - norm, LEAST_FALL * norm_before))
-        self.gain, self.last_gain = larger(gain, FADING * self.gain), gain
+        self.begin, self.away = where(goes_on, self.begin, size), (self.away + 1) * goes_on
+        self.last_gain = gain = self.ratio(step, larger(norm_before - norm, LEAST_FALL * norm_before))
+        self.gain = larger(gain, FADING * self.gain)
         self.step, self.size, self.norm = step, size, norm
-        runs_away = self.runs_away()
-        self.away_gain = where((self.away_gain > 0) | runs_away, larger(gain, self.away_gain), 0.0)
-        self.away_norm = where(runs_away & (norm < self.away_norm), norm, self.away_norm)
+        if self.has_any((self.away >= STEPS_AWAY) | (self.away_gain > 0)):
+            runs_away = self.runs_away()
+            self.away_gain = where((self.away_gain > 0) | runs_away, larger(gain, self.away_gain), 0.0)
+            self.away_norm = where(runs_away & (norm < self.away_norm), norm, self.away_norm)
 
     def note_correction(self, correction: Any, step: Any, before: Any, size: Any, unit: float) -> None:
         """Estimate the error, given the lengths of the predicted correction, of the step, and of x before and after.
 
         They may be in other units than those of `note_step`.
         """
-        where, larger = self.where, self.larger
-        scale = larger(size, before)
-        away = next_length(self.away_gain * self.norm * self.ratio(step, self.step), step)
-        correction = larger(correction, away)
-        is_far = (self.size > FAR * self.reference) & (self.contractions < 2)
-        is_hidden = is_far | ((before > 0) & (before * FARTHEST < step))
-        is_unknown = is_hidden | (self.falls < 2) | (self.left > 1 - LEAST_FALL)
-        has_contracted = correction < step
-        growth = self.ratio(step, where(has_contracted, step - correction, step))  # 1 / (1 - theta)
-        remaining = where(has_contracted, correction * growth, math.inf)
-        self.error = where(is_unknown, math.inf, self.ratio(remaining, scale) + unit)
-        length = larger(where(correction < math.inf, correction, 0.0), step)
-        self.direction = where(is_hidden, math.inf, self.ratio(length, scale))
+        where, larger, scale = self.where, self.larger, self.larger(size, before)
+        if self.has_any(self.away_gain > 0):
+            correction = larger(correction, next_length(self.away_gain * self.norm * self.ratio(step, self.step), step))
+        is_visible = (self.size <= FAR * self.reference) | (self.contractions >= 2)
+        is_visible = is_visible & ((before == 0) | (before * FARTHEST >= step))
+        is_known = is_visible & (self.falls >= 2) & (self.left <= 1 - LEAST_FALL) & (correction < step)
+        remaining = correction * self.ratio(step, step - correction)  # ||c|| / (1 - theta)
+        self.error = where(is_known, self.ratio(remaining, scale) + unit, math.inf)
+        length = where(correction < math.inf, larger(correction, step), step)
+        self.direction = where(is_visible, self.ratio(length, scale), math.inf)
 
     def is_at_infinity(self, norm: Any) -> Any:
         """Whether F vanishes, or nearly, where x has run away to."""
@@ -213,6 +214,7 @@ class BatchProgress(Progress, SystemArrays):
 
     where: ClassVar[Any] = staticmethod(np.where)
     larger: ClassVar[Any] = staticmethod(np.maximum)
+    has_any: ClassVar[Any] = staticmethod(np.any)
 
     @classmethod
     def start(cls, sizes: HostArray) -> BatchProgress:

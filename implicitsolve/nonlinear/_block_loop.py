@@ -15,10 +15,10 @@ from implicitsolve.direct._factorization import BlockSettings
 from implicitsolve.globalize._line_search import SearchResult, SearchStart
 from implicitsolve.globalize._rules import MAX_AGE, has_halved, is_fast, largest_ratio, slowest_rate
 from implicitsolve.globalize._searches import kept_part
-from implicitsolve.kernels._norms import Norms, norm2, norm_max
+from implicitsolve.kernels._norms import Norms, norm_max
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, Lengths
+from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, MOVED, Lengths, plain_scales
 from implicitsolve.nonlinear._broyden import (
     MAX_ASSEMBLIES,
     BroydenInverse,
@@ -45,11 +45,16 @@ class BlockState(LoopState):
     updates: BroydenInverse
     radius: HostArray  # of trust regions
     solved: Array | None  # -H F at x by the factors alone, where it is known
+    reference: Array  # the larger of x0 and the first step
+    anchor: HostArray  # size of x where J was assembled, and the way since
+    way: HostArray
+    is_distrusted: HostArray  # whether J was assembled too far from x to end the solve
 
 
 class BlockLoop(IterationLoop[BlockState]):
     """Steps whose directions come from a factorized J and the updates since."""
 
+    CERTIFIES = False  # factors tell the error
     OWNS = True
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
@@ -74,6 +79,10 @@ class BlockLoop(IterationLoop[BlockState]):
             updates=BroydenInverse(),
             radius=np.full(size, np.inf),
             solved=None,
+            reference=array_namespace(state.x).zeros_like(array_namespace(state.x).abs(state.x)),
+            anchor=state.progress.size,
+            way=np.zeros(size),
+            is_distrusted=np.zeros(size, dtype=bool),
         )
 
     def _keep(self, memory: SolveMemory) -> None:
@@ -127,18 +136,28 @@ class BlockLoop(IterationLoop[BlockState]):
             self.state.updates.step(moved, direction, found.length)
         return found.length
 
-    def _predicted(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
+    def _prediction(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
         state, (lengths, is_near) = self.state, self._by_contraction(steps, before, sizes)
+        self._note_first(moved)
+        state.way = state.way + steps
+        state.is_distrusted[:] = False
         if is_near.any():
             with np.errstate(all="ignore"):
+                scale = plain_scales(state.x, state.x - moved, state.reference)
                 theta = state.norms / state.norms_before
                 state.solved = solved = state.inverse.negative(state.F)
                 if self.method.reuse == "broyden":
                     solved = state.updates.corrected(copy_array(solved))
                 least = np.where(theta > FALLEN, 1.0, np.where(state.is_stale, 0.0, MODEL))
-                found = np.maximum(norm2(solved), least * theta * steps)
-                found = np.where(np.isfinite(found), found, np.inf)
-                lengths = np.where(is_near, found, lengths)
+                length, step = norm_max(solved / scale), norm_max(moved / scale)
+                length = np.maximum(length, least * theta * step)
+                if self.stop.judges_x:
+                    is_far = (state.anchor > 0) & (state.way > MOVED * state.anchor)
+                    state.is_distrusted = is_near & ~state.is_stale & (length <= self.xtol) & is_far
+                is_known = np.isfinite(length) & ~state.is_distrusted
+                lengths = np.where(is_near, np.where(is_known, length, np.inf), lengths)
+                steps, before = np.where(is_near, step, steps), np.where(is_near, 1.0, before)
+                sizes = np.where(is_near, 1.0, sizes)
         return lengths, steps, before, sizes
 
     def _failed(self, found: SearchResult, direction: Array, fresh: HostArray, previous: HostArray) -> HostArray:
@@ -157,6 +176,8 @@ class BlockLoop(IterationLoop[BlockState]):
     def _factorize(self, fresh: HostArray) -> None:
         """Assemble and factorize J of some systems."""
         self.state.updates.reset(fresh)
+        self.state.anchor = np.where(fresh, self.state.progress.size, self.state.anchor)
+        self.state.way = np.where(fresh, 0.0, self.state.way)
         self.descents = []
         rows = np.flatnonzero(fresh)
         for _ in range(MAX_ASSEMBLIES):
@@ -246,7 +267,7 @@ class BlockLoop(IterationLoop[BlockState]):
         previous = np.where(self.state.age > 2, self.state.rate, rate)
         fast = is_fast(rate, previous, slowest_rate(self.assembler.cost))
         self.state.rate = rate
-        self.state.is_stale = ~fast | ~accepted | (self.state.age >= MAX_AGE)
+        self.state.is_stale = ~fast | ~accepted | (self.state.age >= MAX_AGE) | self.state.is_distrusted
         if self.method.reuse == "none":
             self.state.is_stale[:] = True
         self.state.updates.forget(int(self.state.age.max()))

@@ -26,6 +26,7 @@ from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.nonlinear._accuracy import MOVED, Lengths
 from implicitsolve.nonlinear._block_loop import FAR, BlockLoop
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES, WholeSteps
 from implicitsolve.nonlinear._convergence import (
@@ -39,14 +40,11 @@ from implicitsolve.nonlinear._convergence import (
     STAGNATED,
 )
 from implicitsolve.nonlinear._loop import WHOLE
-from implicitsolve.nonlinear._one_system import FACTORED, REUSED, OneInvertedSystem
+from implicitsolve.nonlinear._one_system import FACTORED, REUSED, ROW, OneInvertedSystem
 from implicitsolve.nonlinear._state import JacobianAssembler, SolveContext, is_rounding
 from implicitsolve.precondition._lagged import BatchedInverse
 from implicitsolve.result import Solution
 from implicitsolve.stopping import check_kind, check_rdiff, kind_of
-
-ROW = np.zeros(1, dtype=int)
-ROW.flags.writeable = False
 
 
 class OneFactoredSystem(OneInvertedSystem):
@@ -63,7 +61,9 @@ class OneFactoredSystem(OneInvertedSystem):
         self.inverse = BatchedInverse() if known is None else copy.copy(known)
         self.is_stale, self.age, self.rate = known is None, 0, 1.0
         self.updates = WholeSteps()
+        self.anchor, self.way = self.progress.size, 0.0  # size of x where J was assembled, and the way since
         self.predicted: Any = None
+        self.is_distrusted = False  # whether J was assembled too far from here to end the solve
         self.differences: OneSystemDifferences | None = None
         if isinstance(self.factor, BlockLU) and isinstance(self.assembler, Assembler):
             structure = self.assembler.structure
@@ -138,6 +138,16 @@ class OneFactoredSystem(OneInvertedSystem):
             self.predicted = self.F, z
             return self.updates.corrected(z.copy()) if self.method.reuse == "broyden" else z
 
+    def _prediction(self, moved: HostArray, step: float, before: float, size: float) -> Lengths:
+        self.way += step
+        return super()._prediction(moved, step, before, size)
+
+    def _lengths(self, correction: HostArray, moved: HostArray, step: float, before: float, size: float) -> Lengths:
+        length, *others = super()._lengths(correction, moved, step, before, size)
+        has_ended = self.judges_x and not self.is_stale and length <= self.xtol
+        self.is_distrusted = has_ended and 0 < MOVED * self.anchor < self.way
+        return math.inf if self.is_distrusted else length, *others
+
     def _searched(
         self, direction: HostArray, x: HostArray, F: HostArray, norm: float
     ) -> tuple[HostArray, HostArray, float, float, int]:
@@ -166,11 +176,13 @@ class OneFactoredSystem(OneInvertedSystem):
         """Decide whether the next step factors J again, after one that has multiplied ||F|| by `rate`."""
         self.age = 1 if is_fresh else self.age + 1
         is_kept = is_fast(rate, self.rate if self.age > 2 else rate, self.slowest) and self.age < MAX_AGE
-        self.is_stale, self.rate = not is_kept or self.method.reuse == "none", rate
+        self.is_stale, self.rate = not is_kept or self.is_distrusted or self.method.reuse == "none", rate
+        self.is_distrusted = False
 
     def _factorize(self) -> HostArray | None:
         """Assemble and factorize J; return -J^-1 F where the check of the assembly has computed it."""
         self.updates.reset()
+        self.anchor, self.way = self._norm(self.x), 0.0
         direction: Any = None
         for _ in range(MAX_ASSEMBLIES):
             self.inverse.parts = []  # its memory first

@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from implicitsolve._typing import HostArray, Indices
+from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._accuracy import plain_scales, scales
+from implicitsolve.nonlinear._accuracy import LIMITED, plain_scales, scales, units_of
 from implicitsolve.result import Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import LimitReached
 from implicitsolve.structure import BlockBanded
 
 MOST_UNKNOWNS = 20  # for which J is worth its evaluations
+FAR = 10.0  # times x0, where F may vanish at infinity alone
 
 
 def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: float) -> None:
@@ -22,11 +24,13 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
     A dense J shows directions that no step has taken. It is assembled where it is cheap, and where F is not zero.
     """
     x, tally = solution.x, evaluator.tally
-    rows = rows[(solution.status[rows] == Status.CONVERGED) & (solution.norm[rows] > 0)]
-    is_small = 1 < x.shape[1] <= MOST_UNKNOWNS and type(x) is np.ndarray and x.dtype.char in "fd"
+    is_small = x.shape[1] <= MOST_UNKNOWNS and type(x) is np.ndarray and x.dtype.char in "fd"
+    if not is_small:
+        return
+    is_far = norm_max(x[rows]) / FAR > norm_max(solution.start[rows])
+    rows = rows[(solution.status[rows] == Status.CONVERGED) & ((solution.norm[rows] > 0) | is_far)]
     problem = evaluator.problem
-    offers = any(part is not None for part in (problem.blocks, problem.linearize, problem.jac))
-    if not (rows.size and is_small) or offers or problem.fixed_point or tally.is_spent():
+    if not rows.size or problem.blocks is not None or problem.fixed_point or tally.is_spent():
         return
     part = evaluator.take(rows, x)
     reference = np.maximum(np.abs(solution.start[rows]), np.abs(x[rows] - solution.start[rows]))
@@ -34,8 +38,8 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
         errors = tally.enforced(certified_errors, part, x[rows], solution.F[rows], reference)
     except LimitReached:
         return
-    is_right = errors <= limit
-    solution.error[rows] = np.where(is_right, np.fmax(errors, solution.error[rows]), np.nan)
+    is_right = errors <= max(LIMITED, limit)
+    solution.error[rows] = np.where(is_right, errors, np.nan)
     solution.status[rows[~is_right]] = Status.STAGNATED
 
 
@@ -46,7 +50,7 @@ def certified_errors(evaluator: Evaluator, x: HostArray, F: HostArray, reference
     J = Assembler(evaluator, unit**0.5, certifies=False, structure=dense).assemble(evaluator, x, F).blocks[:, 0, 0]
     with np.errstate(all="ignore"):
         is_singular = ~(np.abs(J).max(axis=1) > 0).all(axis=1)
-        scale = np.minimum(scales(J, x, x, reference), plain_scales(x, x, reference))
+        scale = np.minimum(scales(units_of(J), x, x, reference), plain_scales(x, x, reference))
         rows = _sizes(np.abs(J).max(axis=2))[:, :, None]
         columns = _sizes(np.abs(J / rows).max(axis=1))[:, None, :]
         equilibrated, right = J / rows / columns, F / rows[:, :, 0]

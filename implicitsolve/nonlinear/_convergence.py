@@ -7,11 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._arrays.host import gather
+from implicitsolve._arrays.host import from_host, gather
+from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import Norms, norm2, norm_max
 from implicitsolve.nonlinear._accuracy import (
     LIMITED,
+    LOST,
     NEAR,
     NEGLIGIBLE,
     Lengths,
@@ -39,6 +41,8 @@ class OneConvergence:
     RUNS_AWAY: ClassVar[bool] = True  # whether steps that do not become shorter mean a root at infinity
     progress: Progress
     stop: NonlinearStop
+    judges_x: bool  # whether the error of x decides,
+    judges_F: bool  # ... or F, or both
     solution: Any
     evaluator: Any
     status: int
@@ -57,41 +61,40 @@ class OneConvergence:
     def _norm(self, v: HostArray) -> float:
         raise NotImplementedError
 
-    def _mark_converged(self, moved: HostArray | None) -> None:
-        """Set the status where the stopping rule holds; `moved` is the step that has led to x, 0 for none."""
-        progress, stop, step = self.progress, self.stop, 0.0
-        if moved is not None:
-            step = self._norm(moved)
-        size = self._norm(self.x)
+    def _mark_converged(self, moved: HostArray | None, step: float | None = None, size: float | None = None) -> None:
+        """Set the status where the stopping rule holds; `moved` is the step that has led to x, 0 for none.
+
+        `step` and `size` are the lengths of the step and of x, where they are known.
+        """
+        progress, judges_x = self.progress, self.judges_x
+        step = 0.0 if moved is None else self._norm(moved) if step is None else step
+        size = progress.size if not step > 0 else self._norm(self.x) if size is None else size
         if 0 < step < math.inf and math.isfinite(self.norm):
             self._estimate(moved, step, size)
-        is_held = (
-            self.norm == 0 or bool(is_below_range(self.norm, size, self.unit, self.smallest)) or self._holds(moved)
-        )
-        if not stop.judges_x:
-            if is_held:
-                self._take_success(size)
-        elif is_held:
-            is_away = (self.RUNS_AWAY and progress.runs_away()) or progress.is_at_infinity(self.norm)
+        if self.norm <= self.smallest and (
+            self.norm == 0 or bool(is_below_range(self.norm, size, self.unit, self.smallest))
+        ):
+            is_held = True
+        else:
+            is_held = self._holds(moved)
+        if is_held:
+            is_away = judges_x and ((self.RUNS_AWAY and progress.runs_away()) or progress.is_at_infinity(self.norm))
             if not is_away:
                 self._take_success(size)
             elif self.norm == 0 or progress.is_at_infinity(self.norm):
                 self.status = AT_INFINITY
-        elif step == 0 and moved is not None and progress.direction <= self.xtol:
+        elif judges_x and step == 0 and moved is not None and progress.direction <= self.xtol:
             self._settle(self.xtol)
-        may_be_lost = self.status == RUNNING and self.RUNS_AWAY and stop.judges_x
+        may_be_lost = progress.away >= LOST and self.status == RUNNING and self.RUNS_AWAY and judges_x
         if may_be_lost and progress.is_lost(self.norm, self.start_norm, self.unit):
             self.status = AT_INFINITY
 
     def _holds(self, moved: HostArray | None) -> bool:
         """Whether the stopping rule holds at x."""
-        stop, is_held = self.stop, True
-        if stop.judges_x:
-            is_held = math.isfinite(self.norm) and self.progress.error <= self.xtol and self.norm <= self.start_norm
-        if is_held and (stop.judges_F or not stop.judges_x):
-            step = None if moved is None or stop.judges_x else moved[None]
-            is_held = bool(stop.holds(self.measure, self.target, self.x[None], step)[0])
-        return is_held
+        if self.judges_x and not (self.progress.error <= self.xtol and self.norm <= self.start_norm):
+            return False
+        step = None if moved is None or self.judges_x else moved[None]
+        return not self.judges_F or bool(self.stop.holds(self.measure, self.target, self.x[None], step)[0])
 
     def _take_success(self, size: float) -> None:
         """Set the status of a success at an x of that size."""
@@ -106,23 +109,28 @@ class OneConvergence:
         progress, before = self.progress, self.progress.size
         progress.note_step(step, size, self.norm, self.previous_norm)
         size = max(size, NEGLIGIBLE * progress.reference)
-        progress.note_correction(*self._predicted(moved, step, before, size), self.unit)
-        if self.stop.judges_x and not self.stop.judges_F and 0 < progress.error < math.inf:
+        progress.note_correction(*self._prediction(moved, step, before, size), self.unit)
+        if not self.judges_F and 0 < progress.error < math.inf:
             self.target = self.solution.target = self.measure * (self.xtol / progress.error)
 
-    def _predicted(self, moved: HostArray, step: float, before: float, size: float) -> Lengths:
+    def _prediction(self, moved: HostArray, step: float, before: float, size: float) -> Lengths:
         """The lengths of the correction at x, of the step there, and of x before and after it."""
-        gain = self.progress.gain if self.stop.judges_x else self.progress.last_gain
+        gain = self.progress.gain if self.judges_x else self.progress.last_gain
         error = gain * self.norm
         correction = next_length(error, step) if error < math.inf else math.inf
-        if self.reference is None:
-            self.reference = np.maximum(np.abs(self.previous_x), np.abs(moved))
+        reference = self._note_first(moved)
         if not correction <= NEAR * max(before, size):
             return correction, step, before, size
-        scale = plain_scales(self.x[None], self.previous_x[None], self.reference[None])[0]
+        scale = plain_scales(self.x[None], self.previous_x[None], reference[None])[0]
         with np.errstate(all="ignore"):
             length = float(np.abs(moved / scale).max())
         return Progress.ratio(correction, step) * length, length, 1.0, 1.0
+
+    def _note_first(self, moved: HostArray) -> HostArray:
+        """What unknowns near zero are judged by: the larger of x0 and the first step."""
+        if self.reference is None:
+            self.reference = np.maximum(np.abs(self.previous_x), np.abs(moved))
+        return self.reference
 
     def _settle(self, limit: float) -> None:
         """Accept x, though F no longer falls, if it is accurate and F is rounding error; an evaluation."""
@@ -190,7 +198,7 @@ class BatchConvergence:
         rows = np.flatnonzero((steps > 0) & (steps < np.inf) & np.isfinite(state.norms))
         if rows.size:
             progress.note_some(rows, "note_step", steps, sizes, state.norms, state.norms_before)
-            lengths = self._predicted(moved, steps, before, np.maximum(sizes, NEGLIGIBLE * progress.reference))
+            lengths = self._prediction(moved, steps, before, np.maximum(sizes, NEGLIGIBLE * progress.reference))
             progress.note_some(rows, "note_correction", *lengths, self.unit)
         if self.stop.judges_x and not self.stop.judges_F:
             with np.errstate(all="ignore"):
@@ -198,12 +206,19 @@ class BatchConvergence:
             state.target = np.where(np.isfinite(aims) & (aims > 0), aims, state.target)
         return steps
 
-    def _predicted(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
+    def _prediction(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
         """The lengths of the corrections at x, of the steps there, and of x before and after them."""
         with np.errstate(all="ignore"):
             progress = self.state.progress
             gain = progress.gain if self.stop.judges_x else progress.last_gain
             return next_length(gain * self.state.norms, steps), steps, before, sizes
+
+    def _note_first(self, moved: Array) -> None:
+        """Note what unknowns near zero are judged by: the larger of x0 and the first step."""
+        state, xp, is_first = self.state, array_namespace(moved), self.state.progress.steps == 1
+        if is_first.any():
+            first = xp.maximum(xp.abs(state.x - moved), xp.abs(moved))
+            state.reference = xp.where(from_host(is_first, moved)[:, None], first, state.reference)
 
     def _by_contraction(self, steps: HostArray, before: HostArray, sizes: HostArray) -> tuple[HostArray, HostArray]:
         """The lengths of the corrections as the contraction of F predicts them, for rules that read F, else infinite.

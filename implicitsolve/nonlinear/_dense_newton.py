@@ -32,7 +32,7 @@ from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_product import Box
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, Lengths, agrees, is_far_from, scales
+from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, Lengths, agrees, is_far_from, scales, units_of
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._convergence import RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._loop import IterationLoop
@@ -96,10 +96,9 @@ class DenseNewton(NonlinearMethod):
     @staticmethod
     def suits(context: SolveContext, x0: Array) -> bool:
         """Whether the method applies: few unknowns, as real NumPy numbers, in one solve."""
-        evaluator, problem = context.evaluator, context.evaluator.problem
+        evaluator = context.evaluator
         is_plain = type(x0) is np.ndarray and x0.dtype.char in "fd" and context.scheduler is None
-        is_small = is_plain and evaluator.size <= MOST_UNKNOWNS and evaluator.size * x0.size <= MOST_ENTRIES
-        return is_small and problem.linearize is None
+        return is_plain and evaluator.size <= MOST_UNKNOWNS and evaluator.size * x0.size <= MOST_ENTRIES
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         if not self.equilibrated and OneDenseSystem.suits(context):
@@ -203,7 +202,7 @@ class DenseLoop(IterationLoop[DenseState]):
             found.length *= np.fmin(trial.size / trial.newton_size, 1.0)
         return {"step_length": found.length, "factorized": fresh}
 
-    def _predicted(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
+    def _prediction(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
         state = self.state
         new = ~state.reference.any(axis=1)
         state.reference[new] = np.maximum(np.abs(state.x - moved), np.abs(moved))[new]
@@ -215,7 +214,7 @@ class DenseLoop(IterationLoop[DenseState]):
             J, x, s, F = state.J[rows], state.x[rows], moved[rows], state.F[rows]
             equations = near_reciprocals(np.abs(J).max(axis=2))
             theta = norm2(F * equations) / norm2(state.F_before[rows] * equations)
-            scale = scales(J, x, x - s, state.reference[rows])
+            scale = scales(units_of(J), x, x - s, state.reference[rows])
             found = [norm_max(v / scale) for v in (solved(J, F), s, x - s)]
             found.append(np.ones(rows.size))  # of x, or of what it is relative to
             least = np.where(theta > FALLEN, 1.0, np.where(state.is_exact[rows], 0.0, MODEL))

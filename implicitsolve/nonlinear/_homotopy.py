@@ -155,13 +155,15 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         state = self.state
         if not self.evaluator.has_exact_products:
             self.evaluator.length.follow(self.evaluator.rows, norm2(state.x))
-        before, state.norms_before = state.x, state.norms
+        before, state.norms_before, is_newton = state.x, state.norms, state.is_end.copy()
         with np.errstate(all="ignore"):
             iterations = self._advance()
-            moved = state.x - before
+            is_newton &= state.is_end & (state.corrections > 0)  # points of the path tell nothing of the error
+            moved = from_host(is_newton * 1.0, before)[:, None] * (state.x - before)
             state.F, state.J = self.evaluator.attempt(state.x, state.at)
             self.measured = measured = Norms(state.F, moved, state.x)
             state.norms = measured.two(0)
+            state.progress.size = np.where(is_newton, state.progress.size, measured.two(2))
             state.measure = self._measured_by_stop(measured, state.x, state.rows)
         self.solution.krylov_iterations[state.rows] += iterations
         self.solution.iterations[state.rows] += 1

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from implicitsolve._arrays.host import gather, merge_rows, scatter
-from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
+from implicitsolve._arrays.namespace import array_namespace, copy_array, eps, smallest_normal
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.globalize._rules import NEW_BEST, PATIENCE, has_diverged, has_halved, is_still
@@ -57,6 +57,7 @@ class IterationLoop(BatchConvergence, Generic[State]):
     PATIENCE: ClassVar[int] = PATIENCE
     LIMITED: ClassVar[bool] = True  # whether systems end where their `Budget` is spent
     blocked: HostArray | bool = False  # where the last Newton step points across a bound that x touches
+    CERTIFIES: ClassVar[bool] = True  # whether a dense J has the last word on a success, where it is cheap
     OWNS: ClassVar[bool] = False  # whether nothing else holds the arrays of the record between steps
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
@@ -69,7 +70,7 @@ class IterationLoop(BatchConvergence, Generic[State]):
         self.patience: int = self.PATIENCE
         self.unit = eps(self.whole.xp, self.whole.dtype)
         self.xtol = self.stop.error_limit(self.unit)
-        self.smallest = float(self.whole.xp.finfo(self.whole.dtype).smallest_normal)
+        self.smallest = smallest_normal(self.whole.xp, self.whole.dtype)
         self.entering: NewSystems | None = None  # systems that join after the next step
         self.measured: Norms | None = None  # of F, a step and where it led, until that is judged
         rows = self.whole.rows if rows is None else rows
@@ -107,6 +108,7 @@ class IterationLoop(BatchConvergence, Generic[State]):
     def run(self) -> Solution:
         """Iterate until every system has ended."""
         before = iteration = self.solution.steps[-1].iteration if self.is_retry else 0
+        rows = self.state.rows if self.is_retry else self.whole.rows
         if not self.is_retry:
             self._record(0)
         self._compact()
@@ -124,7 +126,10 @@ class IterationLoop(BatchConvergence, Generic[State]):
                 self._admit(self.scheduler, iteration - before)
         if self.scheduler is not None:
             self.scheduler.finish(self.solution.status)
-        return self._remembered()
+        solution = self._remembered()
+        if self.CERTIFIES and self.stop.judges_x and self.truth is None:
+            certify(self.whole, solution, rows, self.xtol)
+        return solution
 
     def _remembered(self) -> Solution:
         """The solution; what later solves may start from is kept if all systems have ended at the same step."""

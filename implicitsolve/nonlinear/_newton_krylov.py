@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace, eps, is_complex
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import (
@@ -228,14 +227,11 @@ class KrylovLoop(Certified[_NewtonState]):
             reference=array_namespace(state.x).zeros_like(array_namespace(state.x).abs(state.x)),
         )
 
-    def _predicted(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
-        state, xp = self.state, array_namespace(moved)
+    def _prediction(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
+        state = self.state
         gain = state.progress.gain if self.stop.judges_x else state.progress.last_gain
         corrections = next_length(gain * state.norms, steps)
-        is_first = state.progress.steps == 1
-        if is_first.any():
-            first = xp.maximum(xp.abs(state.x - moved), xp.abs(moved))
-            state.reference = xp.where(from_host(is_first, moved)[:, None], first, state.reference)
+        self._note_first(moved)
         is_near = corrections <= NEAR * np.maximum(before, sizes)
         if not is_near.any():
             return corrections, steps, before, sizes

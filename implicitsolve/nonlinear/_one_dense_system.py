@@ -66,9 +66,8 @@ class OneDenseSystem(OneInvertedSystem):
         self.budget.assembly = N if self.offered is None else 1
         self.radius, self.is_stale = math.inf, True
         self.predicted: Any = None
-        self.is_singular = False
+        self.is_singular = self.is_mixed = self.is_even = False  # whether rows of J differ in size; or nothing does
         self.anchor = self.x  # where J was assembled
-        self.reference: Any = None  # the larger of x0 and the first step
 
     def _step(self) -> dict[str, HostArray]:
         is_fresh = self.is_stale
@@ -78,16 +77,16 @@ class OneDenseSystem(OneInvertedSystem):
             step, model = self._newton(), None
             newton_size = size = self._norm(step)
             if self.radius == math.inf:
-                self.radius = first_radius(size, self._norm(self.x))
+                self.radius = first_radius(size, self.progress.size)
             if not size <= self.radius:
                 step = self._dogleg(step)
                 model, size = self.F + self.J.dot(step), self._norm(step)
             x = self.x + step
         traced = {"step_length": NO_STEP, "factorized": FACTORED if is_fresh else REUSED}
+        x_size, before = self._norm(x), self.progress.size
         if is_fresh or not math.isfinite(self.progress.direction):
-            x_size = self._norm(self.x)
-            self.progress.direction = newton_size / x_size if x_size > 0 else math.inf
-        if not (0 < size < math.inf and np.isfinite(x).all()):
+            self.progress.direction = newton_size / before if before > 0 else math.inf
+        if not (0 < size < math.inf and (x_size < math.inf or np.isfinite(x).all())):
             self.status = SINGULAR
             return traced
         F = self.evaluator.residual_of_one(x)
@@ -97,12 +96,11 @@ class OneDenseSystem(OneInvertedSystem):
             if not is_fresh:
                 self.is_exact = False
             if is_accepted:
-                self.reference = np.maximum(np.abs(self.x), np.abs(step)) if self.reference is None else self.reference
                 if not has_halved(norm, self.norm):
                     has_stopped = bool(is_still(np.abs(step).max(), np.abs(x).max(), self.unit))
                 self._accept(x, F, norm)
             self._end(has_stopped)
-            self._mark_converged(step if is_accepted else np.zeros_like(step))
+            self._mark_converged(step, size if is_accepted else 0.0, x_size)
         if is_accepted:
             traced["step_length"] = WHOLE if model is None else np.asarray([ratio_of(size, newton_size)])
         return traced
@@ -118,11 +116,10 @@ class OneDenseSystem(OneInvertedSystem):
         return self.is_exact
 
     def _lengths(self, correction: HostArray, moved: HostArray, step: float, before: float, size: float) -> Lengths:
-        x0 = self.previous_x
-        scale = scales(self.J[None], self.x[None], x0[None], self.reference[None])[0]
-        length, step, before = (float(np.abs(v / scale).max()) for v in (correction, moved, x0))
-        size = 1.0  # of x, or of what it is relative to
-        if not self.is_exact and self.stop.judges_x and length <= self.xtol * size and self._is_far_from_anchor():
+        scale = scales(self.columns, self.x, self.previous_x, self.reference)  # type: ignore[arg-type]
+        length, step = (float(np.maximum.reduce(np.abs(v / scale))) for v in (correction, moved))
+        before = size = 1.0  # of x, or of what it is relative to
+        if not self.is_exact and self.judges_x and length <= self.xtol * size and self._is_far_from_anchor():
             is_right = agrees(self.evaluator, self.x[None], self.F[None], self.J[None], scale[None])
             if not is_right[0]:
                 self.is_stale, length = True, math.inf
@@ -133,7 +130,7 @@ class OneDenseSystem(OneInvertedSystem):
         return self.size > 1 and bool(is_far_from(self.anchor[None], self.x[None])[0])
 
     def _contraction(self, theta: float) -> float:
-        return self._norm(self.F * self.rows) / self._norm(self.previous_F * self.rows)
+        return self._norm(self.F * self.rows) / self._norm(self.previous_F * self.rows) if self.is_mixed else theta
 
     def _correction(self) -> HostArray:
         newton = self._newton()
@@ -213,7 +210,9 @@ class OneDenseSystem(OneInvertedSystem):
             with np.errstate(all="ignore"):  # pivots are chosen among numbers of one size
                 sizes = np.maximum.reduce(np.abs(self.J), axis=1)
                 self.rows = near_reciprocals(sizes)
+                self.is_mixed = bool((self.rows != self.rows[0]).any())
                 self.columns = near_reciprocals(np.maximum.reduce(np.abs(self.J * self.rows[:, None]), axis=0))
+                self.is_even = not self.is_mixed and not bool((self.columns != self.columns[0]).any())
             positive = [size for size in sizes.tolist() if size > 0]
             if positive and max(positive) > MIXED * min(positive):
                 self.budget.exempt[:] = True  # where equations differ in units, ||F|| is no measure of progress
@@ -275,12 +274,14 @@ class OneDenseSystem(OneInvertedSystem):
         if self.size == 1:
             return F / self.J[0]
         if self.factors is None:
-            self.factors = GETRF[F.dtype.char](self.J * self.rows[:, None] * self.columns)
+            J = self.J if self.is_even else self.J * self.rows[:, None] * self.columns
+            self.factors = GETRF[F.dtype.char](J)
         lu, pivots, info = self.factors
         self.is_singular = info != 0
         if info == 0:
-            x = GETRS[F.dtype.char](lu, pivots, F * self.rows)[0]
-            x *= self.columns
+            x = GETRS[F.dtype.char](lu, pivots, F if self.is_even else F * self.rows)[0]
+            if not self.is_even:
+                x *= self.columns
             if math.isfinite(x.dot(x)):
                 return x
         return solved(self.J[None], F[None])[0]

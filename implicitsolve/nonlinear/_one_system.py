@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._arrays.namespace import eps, numpy_namespace, safe_range
+from implicitsolve._arrays.namespace import eps, numpy_namespace, safe_range, smallest_normal
 from implicitsolve._typing import HostArray
 from implicitsolve.globalize._line_search import (
     Backtracking,
@@ -34,7 +34,7 @@ from implicitsolve.kernels._lapack import IAMAX
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.linearize._difference_product import difference_product_of_one
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._accuracy import FALLEN, LIMITED, MODEL, NEAR, Lengths, Progress
+from implicitsolve.nonlinear._accuracy import FALLEN, LIMITED, MODEL, NEAR, Lengths, Progress, plain_scales
 from implicitsolve.nonlinear._broyden import DOT
 from implicitsolve.nonlinear._budget import Budget
 from implicitsolve.nonlinear._certificate import certify
@@ -59,7 +59,8 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import LimitReached
 
 NO_STEP, FACTORED, REUSED = np.zeros(1), np.ones(1, dtype=bool), np.zeros(1, dtype=bool)  # what traces note of steps
-for shared in (NO_STEP, FACTORED, REUSED):
+ROW = np.zeros(1, dtype=int)
+for shared in (NO_STEP, FACTORED, REUSED, ROW):
     shared.flags.writeable = False
 
 
@@ -70,6 +71,7 @@ class OneSystem(OneConvergence):
     PATIENCE: ClassVar[int] = IterationLoop.PATIENCE
     STEPS: ClassVar[int] = IterationLoop.STEPS
     LIMITED: ClassVar[bool] = IterationLoop.LIMITED
+    CERTIFIES: ClassVar[bool] = IterationLoop.CERTIFIES
 
     method: Any
 
@@ -78,6 +80,7 @@ class OneSystem(OneConvergence):
         self.evaluator, self.tally, self.solution, self.is_retry = evaluator, evaluator.tally, solution, is_retry
         self.stop, self.monitor, self.memory = stop, context.monitor, context.memory
         self.unit, self.safe = eps(numpy_namespace, x.dtype), safe_range(numpy_namespace, x.dtype)
+        self.judges_x, self.judges_F = stop.judges_x, stop.judges_F or not stop.judges_x
         self.patience = self.PATIENCE
         self.x, self.F = x, self._evaluated(x) if context.first is None else context.first[0]
         self.norm = self.start_norm = self.least = self._norm(self.F)
@@ -94,7 +97,7 @@ class OneSystem(OneConvergence):
         self.since = 0
         self.reference: HostArray | None = None  # the larger of x0 and the first step
         self.progress, self.xtol = Progress(), stop.error_limit(self.unit)
-        self.progress.size, self.smallest = self._norm(x), float(numpy_namespace.finfo(x.dtype).smallest_normal)
+        self.progress.size, self.smallest = self._norm(x), smallest_normal(numpy_namespace, x.dtype)
         self.budget = Budget(solution, self.tally, share=context.share, is_retry=is_retry, is_limited=self.LIMITED)
         self.status = RUNNING if math.isfinite(self.norm) else NONFINITE
         if self.status == RUNNING and self.last <= self.iteration:
@@ -116,7 +119,7 @@ class OneSystem(OneConvergence):
         except LimitReached:
             self.status = int(self.tally.ended or RUNNING)
         solution = self.solution
-        if self.status in UNMOVED and self.stop.judges_x and not self.stop.judges_F:
+        if self.status in UNMOVED and not self.judges_F:
             self._settle(LIMITED)
         if self.RUNS_AWAY and self.status not in (CONVERGED, RUNNING) and self.progress.runs_away():
             self.status = AT_INFINITY
@@ -126,6 +129,9 @@ class OneSystem(OneConvergence):
         solution.x, solution.F = self.x[None], self.F[None]
         solution.status[0], solution.norm[0] = self.status, self.measure[0]
         solution.error[0] = self.progress.error if math.isfinite(self.progress.error) and not has_failed else np.nan
+        if self.CERTIFIES and self.judges_x:
+            certify(self.evaluator, solution, np.zeros(1, dtype=int), self.xtol)
+            self.status = int(solution.status[0])
         return solution
 
     def _iterate(self) -> None:
@@ -169,7 +175,7 @@ class OneSystem(OneConvergence):
         tally, detection = self.tally, self.memory.detection
         step = NewtonStep(
             iteration=self.iteration,
-            systems=self.evaluator.rows.copy(),
+            systems=ROW,
             residual_norm=self.measure.copy(),
             target=self.target.copy(),
             error=np.asarray([self.progress.error]),
@@ -220,6 +226,8 @@ class OneSystem(OneConvergence):
 class OneInvertedSystem(OneSystem):
     """One system whose steps come from factors, or from a model of J."""
 
+    CERTIFIES = False
+
     @property
     def _is_newton(self) -> bool:
         """Whether the inverse is that of J at the point before, and not a model that has learned from steps."""
@@ -229,10 +237,11 @@ class OneInvertedSystem(OneSystem):
         """The correction that the inverse at hand predicts at x."""
         raise NotImplementedError
 
-    def _predicted(self, moved: HostArray, step: float, before: float, size: float) -> Lengths:
+    def _prediction(self, moved: HostArray, step: float, before: float, size: float) -> Lengths:
+        self._note_first(moved)
         theta = self.norm / self.previous_norm if self.previous_norm > 0 else math.inf
         if not theta * step <= NEAR * max(before, size):
-            return (math.inf if self.stop.judges_x else theta * step), step, before, size
+            return (math.inf if self.judges_x else theta * step), step, before, size
         correction, theta = self._correction(), self._contraction(theta)
         length, *others = self._lengths(correction, moved, step, before, size)
         if not math.isfinite(length):
@@ -245,9 +254,10 @@ class OneInvertedSystem(OneSystem):
         return theta
 
     def _lengths(self, correction: HostArray, moved: HostArray, step: float, before: float, size: float) -> Lengths:
-        """Their lengths, in the units of the unknowns where these are known."""
-        length = self._norm(correction)
-        return (length if length < math.inf else math.inf), step, before, size
+        """Their lengths, in the units of the unknowns."""
+        scale = plain_scales(self.x[None], self.previous_x[None], self.reference[None])[0]  # type: ignore[index]
+        with np.errstate(all="ignore"):
+            return *(float(np.abs(v / scale).max()) for v in (correction, moved)), 1.0, 1.0
 
 
 class OneKrylovSystem(OneSystem):
@@ -273,9 +283,6 @@ class OneKrylovSystem(OneSystem):
     def run(self) -> Solution:
         """Iterate until the system has ended, and leave the Krylov spaces to later solves."""
         solution = super().run()
-        if self.stop.judges_x:
-            certify(self.evaluator, solution, np.zeros(1, dtype=int), max(LIMITED, self.xtol))
-            self.status = int(solution.status[0])
         if self.memory.keeps and self.status == CONVERGED:
             self.memory.space = self.linear.space
         return solution

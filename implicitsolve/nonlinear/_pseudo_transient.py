@@ -250,7 +250,7 @@ class _Factored(FactoredNewton):
 class _BlockLoop(BlockLoop):
     """Steps with a new factorization of the shifted J each."""
 
-    LIMITED = False
+    LIMITED, CERTIFIES = False, True  # factors are of the shifted J
     STEPS, PATIENCE = STEPS, PATIENCE
 
     def __init__(self, clock: _Clock, *arguments: Any) -> None:

@@ -162,7 +162,7 @@ MAPS: dict[str, Any] = {"square": lambda x: 1 + x**2, "exponential": np.exp, "co
 def test_maps_without_a_solution_end_with_a_status(F):
     """The path turns back below tau = 0, or goes to infinity, where it was followed for 2,000 steps."""
     result = root(Problem(F, fixed_point=True), np.asarray([0.3, -0.2]), method=Homotopy())
-    assert result.status == Status.STAGNATED
+    assert result.status in (Status.STAGNATED, Status.AT_INFINITY)
     assert result.counts.residuals <= 500
     assert np.isfinite(result.x).all()
     assert np.isfinite(result.residual_norm)
