@@ -70,10 +70,11 @@ class Problem(ChecksKeywords, Representation):
         -inf and inf, or None, where there are none; rounded to the dtype of x0. x0 must lie within them, and no
         function of the problem is ever called outside (`keep_feasible` of SciPy's Bounds is always true). Default None.
         See the notes of `root`.
-    x_scale : array_like or "auto", optional
+    x_scale : array_like, "auto" or "log", optional
         Sizes of the unknowns, positive numbers that broadcast to x, rounded to powers of two. The methods work on
         x / x_scale: lengths of differences and of steps, trust regions and Krylov vectors are measured in these units.
-        "auto": from the rows and columns of J at x0, which is assembled for it. Default None: 1 for all.
+        "auto": from the rows and columns of J at x0, which is assembled for it. "log": the logarithms of positive
+        unknowns are sought, with errors relative to each; `bounds` are (0, inf) by default. Default None: 1 for all.
     f_scale : array_like or "auto", optional
         Sizes of the equations, positive numbers that broadcast to F: the stopping rule, ||F|| in the line search and
         the linear systems use F / f_scale. "auto": the largest entry of each row of J(x0) diag(x_scale). Default None.
@@ -340,7 +341,7 @@ def _without_none(side: Any, infinite: float) -> Any:
 
 def _check_scale(name: str, scale: object) -> None:
     """Raise unless `scale` is None, "auto" or positive numbers."""
-    if scale is None or (isinstance(scale, str) and scale == "auto"):
+    if scale is None or (isinstance(scale, str) and scale in ("auto", *(["log"] if name == "x_scale" else []))):
         return
     values = host(scale)
     if values.dtype.kind not in "iuf":

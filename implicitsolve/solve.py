@@ -36,6 +36,7 @@ from implicitsolve.nonlinear import (
     Substitution,
 )
 from implicitsolve.nonlinear._fixed_point import Halved, expanded_stages
+from implicitsolve.nonlinear._logarithmic import Logarithmic
 from implicitsolve.nonlinear._plan import Plan
 from implicitsolve.nonlinear._state import NonlinearMethod, Scheduler, SolveContext, SolveMemory, memory_of
 from implicitsolve.operators import BlockBandedMatrix, aslinearoperator
@@ -117,7 +118,7 @@ def root(
         "picard", "broyden", "homotopy", "substitution", "causal-newton", or "auto" (the default), which chooses from
         what the problem declares: see the notes.
     stop : NonlinearStop, optional
-        When a system has converged. Default: the estimated error of x is at most sqrt(eps) of x; at most 100 steps.
+        When a system has converged. Default: the estimated error of x is at most sqrt(eps) of x.
     monitor : callable or True, optional
         Called as ``monitor(step, x, F)`` with the start and every step, a `NewtonStep` and copies of x and F; where it
         returns True, the solve ends. True prints a table. See `implicitsolve.monitor`.
@@ -182,7 +183,8 @@ def root(
     minimized over the others. Convergence is judged as without bounds; a system that becomes stationary
     on a bound without a root ends as STATIONARY_ON_BOUND. `NewtonKrylov`, `SparseNewton` and `BlockNewton` keep
     bounds, and "auto" uses no others; the other methods raise. A difference product next to a bound may take two
-    residuals.
+    residuals. Systems on which "auto" fails, and whose unknowns are bounded by 0 from below, are solved for the
+    logarithms of these, as all are with ``x_scale="log"``.
 
     With `previous`, a J that was found dense is not searched again. Kept factors give directions as long as they reduce
     ||F|| fast enough, by the rules of `BlockNewton`; a pattern that two assemblies of J show to be too narrow is
@@ -320,6 +322,9 @@ def _solve(
     tally = Tally(stop.max_evaluations, stop.max_seconds) if tally is None else tally
     trace = problem.derivatives
     tally.residuals += 0 if trace is None else trace.evaluations
+    if isinstance(problem.x_scale, str) and problem.x_scale == "log":
+        bounds = (0.0, np.inf) if problem.bounds is None else problem.bounds
+        problem, solver = replace(problem, x_scale=None, bounds=bounds), Logarithmic(method=solver)
     has_scales = problem.x_scale is not None or problem.f_scale is not None
     whole, scales = problem, Scales.of(problem, x0, tally) if has_scales else None
     tally.charge()
@@ -342,6 +347,8 @@ def _solve(
         context = SolveContext(evaluator, stop, monitor, scheduler, previous=known, memory=memory)
         if problem.halves is not None and solver.eliminates and Halved.suits(context):
             solver = Halved(method=solver)
+        if isinstance(solver, Logarithmic) and not Logarithmic.suits(context, solution.x):
+            raise ValueError('root: x_scale="log" needs a positive x0 of NumPy, and no lower bounds but 0')
         try:
             solution = solver.solve(context, solution)
         except CoarseResidualError:
@@ -358,8 +365,8 @@ def _solve(
 
 
 def _has_failed_in_single(evaluator: Evaluator, solution: Solution) -> bool:
-    """Whether a system has failed, and F computes in float32, though x is of float64: one evaluation of F tells."""
-    failed = solution.status != Status.CONVERGED
+    """Whether a system has failed near a root, where F computes in float32, though x is of float64: one F tells."""
+    failed = (solution.status != Status.CONVERGED) & (solution.norm <= ASIDE * solution.first_norm)
     if solution.x.dtype != np.float64 or not failed.any() or not _is_of_single(solution.F[failed]):
         return False
     with np.errstate(all="ignore"):

@@ -87,7 +87,7 @@ class NonlinearStop(ChecksKeywords):
         Largest estimated error of x, relative to x. Default: where neither `atol` nor `rtol` is given, the square root
         of the dtype's rounding unit (1.5e-8 in float64, 3.5e-4 in float32), as `scipy.optimize.root`; else none.
     max_iterations : int, optional
-        Limit of steps, those that the line search rejects included. The default None is 100 steps of a Newton method,
+        Limit of steps, those that the line search rejects included. The default None is 1000 steps of a Newton method,
         500 of a fixed-point iteration, whose steps cost one residual, and 2000 of a homotopy.
     max_evaluations : int, optional
         Limit of residuals and products with J or its transpose together, as counted by `Counts`: of a whole solve, with

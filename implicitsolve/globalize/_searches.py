@@ -255,13 +255,15 @@ def least_squares_step(J: HostArray, F: HostArray, low: HostArray, high: HostArr
     """
     shortened = np.clip(step, low, high)
     with np.errstate(all="ignore"):
+        if not (np.isfinite(J).all() and np.isfinite(F).all()):  # which LAPACK is not called with
+            return shortened
         rows = near_reciprocals(np.max(np.abs(J), axis=1))  # as Newton's step, it depends on no unit
         scaled = J * rows[:, None]
         columns = near_reciprocals(np.max(np.abs(scaled), axis=0))
         try:
             within = low / columns, high / columns
             found = lsq_linear(scaled * columns, -F * rows, within, method="bvls").x * columns
-        except (ValueError, np.linalg.LinAlgError):  # J is not finite
+        except (ValueError, np.linalg.LinAlgError):  # the scales have overflowed
             return shortened
     return np.clip(found, low, high)
 

@@ -20,6 +20,7 @@ from implicitsolve.nonlinear._causal import Substitution
 from implicitsolve.nonlinear._dense_newton import DenseNewton
 from implicitsolve.nonlinear._fixed_point import Halved
 from implicitsolve.nonlinear._homotopy import Homotopy
+from implicitsolve.nonlinear._logarithmic import Logarithmic
 from implicitsolve.nonlinear._mixed_precision import MixedPrecision
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._plan import ANY, Condition, PlannedMethod, Stage
@@ -129,12 +130,13 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
     evaluator, problem = context.evaluator, context.evaluator.problem
     is_dense = problem.structure in (None, "none") and DenseNewton.suits(context, x0)
     dense, last = (_stages(DENSE), _stages(EQUILIBRATED)) if is_dense else ([], [])
+    logarithms = _stages(Logarithmic(method=Auto())) if Logarithmic.suits(context, x0) else []
     if dense and evaluator.size <= MOST_DENSE:
         beyond = [Stage(method=FartherStart(), continues=ANY)] if evaluator.size == 1 else []
         # Of 128 starts within bounds the dogleg last solves 124, the cautious search 112 with more evaluations.
         cautious = [] if problem.bounds is not None else _stages(CAUTIOUS)
         unmoved = [Stage(method=EQUILIBRATED, when=UNMOVED)] if evaluator.size > 1 else []
-        return [*dense, *beyond, *unmoved, *_stages(PRODUCTS), *cautious, *last]
+        return [*dense, *logarithms, *beyond, *unmoved, *_stages(PRODUCTS), *cautious, *last]
     is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
     if is_factorable and SparseNewton.suits(context, x0):
         if problem.sparse_structure is not None or problem.structure == "detect":
@@ -142,10 +144,10 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
         is_open = isinstance(x0, np.ndarray) or problem.jac is not None
         if is_open and problem.structure is None and problem.blocks is None:
             bisection: Literal["late", False] = "late" if evaluator.size >= SMALLEST_GRAPH else False
-            return [*SparseNewton(bisection=bisection).stages(context, x0), *dense, *last]
+            return [*SparseNewton(bisection=bisection).stages(context, x0), *logarithms, *dense, *last]
     structure = problem.block_structure
     if structure is None or structure.block_size > 2 * LARGEST_BLOCK or not is_factorable:
-        return [*NewtonKrylov().stages(context, x0), *dense, *last]
+        return [*NewtonKrylov().stages(context, x0), *logarithms, *dense, *last]
     if not favors_direct(problem, structure.length(evaluator.size)):
         return LAGGED.stages(context, x0)
     return _stages(BLOCKS, PRODUCTS)

@@ -158,7 +158,7 @@ class DenseLoop(IterationLoop[DenseState]):
         counts = np.zeros((2, b), dtype=np.int8)
         return DenseState(
             **vars(state),
-            J=np.empty((b, N, N), dtype=state.x.dtype),
+            J=np.zeros((b, N, N), dtype=state.x.dtype),
             radius=np.full(b, np.inf),
             poor=counts[0],
             idle=counts[1],

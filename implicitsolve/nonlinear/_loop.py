@@ -52,7 +52,7 @@ class IterationLoop(BatchConvergence, Generic[State]):
 
     ADMITS: ClassVar[float | None] = None  # ratio of idle to used slots at which waiting systems are admitted
     FOLDS: ClassVar[bool] = False  # whether a step evaluates their x0 in the call that it takes anyway
-    STEPS: ClassVar[int] = 100  # limit where the caller set none
+    STEPS: ClassVar[int] = 1000  # limit where the caller set none: want of progress ends a solve before
     NEW_BEST: ClassVar[float] = NEW_BEST  # fraction of the last best norm that counts as progress
     PATIENCE: ClassVar[int] = PATIENCE
     LIMITED: ClassVar[bool] = True  # whether systems end where their `Budget` is spent
