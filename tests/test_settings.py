@@ -97,6 +97,7 @@ def test_a_problem_is_its_residual_until_more_is_said():
     assert said.pop("residual") is abs
     assert said.pop("name") == ""
     assert said.pop("batch_ndim") == 0
+    assert said.pop("rejects") == ()
     assert (said.pop("blocks_cost"), said.pop("blocks_exact")) == (1, True)
     assert said.pop("pure") is said.pop("fixed_point") is False
     assert set(said.values()) == {None}

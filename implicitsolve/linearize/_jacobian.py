@@ -226,6 +226,7 @@ class Scales:
             derivatives=whole.derivatives,
             bounds=sides,
             take=whole.take and self.take,
+            rejects=whole.rejects,
             name=whole.name,
         )
 

@@ -130,7 +130,7 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
     evaluator, problem = context.evaluator, context.evaluator.problem
     is_dense = problem.structure in (None, "none") and DenseNewton.suits(context, x0)
     dense, last = (_stages(DENSE), _stages(EQUILIBRATED)) if is_dense else ([], [])
-    logarithms = _stages(Logarithmic(method=Auto())) if Logarithmic.suits(context, x0) else []
+    logarithms = _stages(Logarithmic(method=Auto(), takes_all=False)) if Logarithmic.suits(context, x0) else []
     if dense and evaluator.size <= MOST_DENSE:
         beyond = [Stage(method=FartherStart(), continues=ANY)] if evaluator.size == 1 else []
         # Of 128 starts within bounds the dogleg last solves 124, the cautious search 112 with more evaluations.

@@ -16,6 +16,7 @@ from implicitsolve.nonlinear._plan import label
 from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext, SolveMemory
 from implicitsolve.problem import Problem
 from implicitsolve.result import Solution
+from implicitsolve.status import Status
 
 SIZE = 32.0  # of logarithms, for which their errors, those of x relative to each unknown, are to be as small
 
@@ -29,6 +30,7 @@ class Logarithmic(NonlinearMethod):
     """
 
     method: NonlinearMethod
+    takes_all: bool = True  # whether also what failed is taken for an improvement, if F has become smaller
     keeps_bounds: ClassVar[bool] = True
 
     @property
@@ -70,6 +72,8 @@ class Logarithmic(NonlinearMethod):
         others = np.ones(len(x), dtype=bool)
         others[slice(None) if rows is None else rows] = False
         x[others], error[others] = start.x[others], start.error[others]
+        if not self.takes_all:
+            found.norm[~others & (found.status != Status.CONVERGED)] = np.inf
         return replace(found, start=start.start, x=x, error=error, charged=start.charged)
 
 
@@ -93,6 +97,7 @@ class Logarithms:
             linearize=whole.linearize and self._linearize,
             structure=structure,
             batch_ndim=whole.batch_ndim,
+            rejects=whole.rejects,
             bounds=None if np.isinf(sides).all() else sides,
             name=whole.name,
         )
