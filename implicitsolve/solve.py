@@ -296,7 +296,7 @@ def solve_root(
         problem, monitor = problem_in_state(state, problem), in_state(state, monitor)
         stop = replace(stop, norm=in_state(state, stop.norm)) if callable(stop.norm) else stop
         with np.errstate(all="ignore"):
-            return solve_root(problem, x0, solver, stop, monitor, scheduler, previous)
+            return solve_root(problem, x0, solver, stop, monitor, scheduler, previous, tally)
     try:
         result = _solve(problem, x0, solver, stop, monitor, scheduler, previous, tally)
     except WrongDerivativesError as error:

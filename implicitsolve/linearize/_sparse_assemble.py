@@ -288,9 +288,9 @@ def sparse_jacobian(
         return None
     jvp, evaluate, base = product.matvec, (lambda z: product.matvec(z - x)), xp.zeros_like(x)
     if h is None:
-        size = from_host(norm2(x)[:, None] / math.sqrt(x.shape[1]), x)
-        size = xp.maximum(xp.abs(x), xp.where(size > 0, size, 1.0))
-        h = evaluator.inward(x, eps(xp, evaluator.dtype) ** (1 / 3) * size)
+        precision, rms = eps(xp, evaluator.dtype), from_host(norm2(x)[:, None] / math.sqrt(x.shape[1]), x)
+        size = xp.maximum(xp.abs(x), xp.where(rms > 0, precision**0.25 * rms, 1.0))
+        h = evaluator.inward(x, precision ** (1 / 3) * size)
     if evaluator.has_exact_products:
         J = assembler.products(jvp, x, None, getattr(product, "products", None))
     elif F is not None:
