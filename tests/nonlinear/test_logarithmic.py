@@ -82,7 +82,7 @@ def test_a_batch_in_logarithms():
 
 @pytest.mark.parametrize(("x0", "bounds"), [([0.0, 1, 1], None), ([-1.0, 1, 1], (-2, 2)), ([1.0, 1, 1], (0.5, 2))])
 def test_logarithms_need_positive_numbers(x0, bounds):
-    with pytest.raises(ValueError, match='x_scale="log"|within `bounds`'):
+    with pytest.raises(ValueError, match=r'x_scale="log"|within `bounds`'):
         ims.root(quotients, x0, x_scale="log", bounds=bounds)
 
 
