@@ -225,10 +225,10 @@ def root(
 
 
 def plan(
-    problem: Problem | Any,
-    x0: Any = None,
+    problem: Problem | Callable[..., CallersArray],
+    x0: ArrayArgument | None = None,
     *,
-    method: NonlinearMethod | str = "auto",
+    method: NonlinearMethod | MethodName = "auto",
     bounds: Any = None,
 ) -> Plan:
     """Return what `root` will do with these arguments, as stages; F is not evaluated.

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.linearize._difference_product import Box
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._jacobian import Scales
 from implicitsolve.monitor import mapped
@@ -84,7 +85,7 @@ class Logarithms:
     whole: Problem
     positive: HostArray
 
-    def problem(self, structure: Any, box: Any, shape: tuple[int, ...]) -> Problem:
+    def problem(self, structure: Any, box: Box, shape: tuple[int, ...]) -> Problem:
         """The problem; its functions are those of the whole, by the chain rule."""
         whole, times = self.whole, self.factors
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -116,9 +117,9 @@ class Logarithms:
         """Derivatives of the powers."""
         return np.where(self.positive, self.powers(y), 1.0)
 
-    def _jacobian(self, y: HostArray, J: Any, name: str) -> Any:
+    def _jacobian(self, y: HostArray, J: object, name: str) -> object:
         return Scales(self.whole, self.factors(y), np.ones_like(y))._jacobian(J, name)
 
-    def _linearize(self, y: HostArray) -> Any:
+    def _linearize(self, y: HostArray) -> tuple[HostArray, Any]:
         F, J = self.whole.linearize(self.powers(y))  # type: ignore[misc]
         return F, self._jacobian(y, J, "linearize")
