@@ -1,21 +1,17 @@
-"""Sparse structures of a Jacobian: any pattern of entries, and stencils on a grid."""
+"""Sparse structures of a Jacobian: any pattern of entries."""
 
 from __future__ import annotations
 
 import copy
-import itertools
-import math
-import operator
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 
 from implicitsolve._summary import Representation
-from implicitsolve._typing import HostArray, Indices
-from implicitsolve.stopping import check_flag, check_limit
+from implicitsolve._typing import HostArray
+from implicitsolve.stopping import check_limit
 
 COMMON = 32  # a diagonal is common if one in so many of its places at least is an entry
 LEAST_COMMON = 0.7  # part of the entries that common diagonals must have, where the pattern is one of diagonals
@@ -75,6 +71,78 @@ class Sparse(Representation):
         self.indices: HostArray = np.asarray(columns.indices, dtype=np.int32)
         for array in (self.indptr, self.indices):
             array.flags.writeable = False
+
+    @classmethod
+    def from_elements(
+        cls, cells: Any, *, fields: int = 1, nodes: int | None = None, fields_last: bool = True
+    ) -> Sparse:
+        """Return the pattern of a finite element mesh: all unknowns of a cell are coupled.
+
+        Parameters
+        ----------
+        cells : array_like of int, (cells, nodes of a cell), or a list of such arrays
+            Nodes of each cell, as meshio's ``cells_dict`` and the transposed ``element_dofs`` of scikit-fem have them;
+            a list for meshes of several kinds of cells.
+        fields : int, optional
+            Unknowns at a node. Default 1: `cells` then may hold numbers of unknowns too.
+        nodes : int, optional
+            Number of nodes. Default: the largest index plus one.
+        fields_last : bool, optional
+            Whether the fields of a node are neighbors (interleaved, the default) or each is a block (stacked).
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the cells are no integers, or a number is out of range.
+
+        Examples
+        --------
+        >>> from implicitsolve.structure import Sparse
+        >>> Sparse.from_elements([[0, 1, 2], [1, 2, 3]], fields=2)
+        <Sparse 8x8, 56 entries, at most 8 in a row>
+        """
+        check_limit("Sparse.from_elements", "fields", fields, least=1)
+        kinds = cells if isinstance(cells, list | tuple) and np.ndim(cells[0]) == 2 else [cells]
+        rows, columns = [], []
+        for kind in map(np.asarray, kinds):
+            if kind.ndim != 2 or kind.dtype.kind not in "iu":
+                got = f"{kind.dtype} {kind.shape}"
+                raise TypeError(f"Sparse.from_elements: `cells` must be integers (cells, nodes of a cell), got {got}")
+            rows.append(np.repeat(kind, kind.shape[1], axis=1).ravel())
+            columns.append(np.tile(kind, (1, kind.shape[1])).ravel())
+        points = cls((np.concatenate(rows), np.concatenate(columns)), unknowns=nodes)
+        return points if fields == 1 else points.with_fields(fields, fields_last=fields_last)
+
+    @classmethod
+    def from_edges(cls, edges: Any, *, fields: int = 1, nodes: int | None = None, fields_last: bool = True) -> Sparse:
+        """Return the pattern of a network: the unknowns of a node depend on each other and on those of its neighbors.
+
+        Parameters
+        ----------
+        edges : array_like of int, (edges, 2)
+            The two nodes of each edge.
+        fields, nodes, fields_last
+            As in `from_elements`.
+
+        Examples
+        --------
+        >>> from implicitsolve.structure import Sparse
+        >>> Sparse.from_edges([[0, 1], [1, 2], [1, 3]])
+        <Sparse 4x4, 10 entries, at most 4 in a row>
+        """
+        pairs = np.asarray(edges)
+        if pairs.ndim != 2 or pairs.shape[1] != 2:
+            raise ValueError(f"Sparse.from_edges: `edges` must have shape (edges, 2), got {pairs.shape}")
+        count = int(pairs.max(initial=-1)) + 1 if nodes is None else nodes
+        alone = np.arange(count)[:, None]
+        return cls.from_elements([pairs, alone], fields=fields, nodes=count, fields_last=fields_last)
+
+    def with_fields(self, fields: int, *, fields_last: bool = True) -> Sparse:
+        """Return the pattern in which each entry is a full block of so many unknowns, interleaved or stacked."""
+        (a, b), n = (each.reshape(-1, 1) for each in np.divmod(np.arange(fields**2), fields)), self.unknowns
+        if fields_last:
+            return Sparse(((self.rows * fields + a).ravel(), (self.columns * fields + b).ravel()), unknowns=n * fields)
+        return Sparse(((self.rows + a * n).ravel(), (self.columns + b * n).ravel()), unknowns=n * fields)
 
     def _entries(self) -> dict[str, str]:
         most = int(self.row_counts.max(initial=0))
@@ -229,120 +297,3 @@ def _coordinates(pattern: Any, unknowns: int | None) -> Any:
         "Sparse: `pattern` must be a sparse matrix, a dense array or a tuple (rows, columns), "
         f"got {type(pattern).__name__}"
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Grid(Representation):
-    """A stencil on a grid: each point is coupled to a few points near it, all fields with each other.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Points along each axis.
-    stencil : int, "box", or list of tuples of int, optional
-        A number r: r neighbors on either side along each axis (the default 1 is the five-point stencil in the plane);
-        "box": all points that differ by at most one along each axis (nine in the plane); or the offsets themselves, one
-        integer for each axis. The point itself is always included.
-    periodic : bool or tuple of bool, optional
-        Whether the grid is closed to a ring, along all axes or each. Default False.
-    fields : int, optional
-        Unknowns at a point. Default 1.
-    fields_last : bool, optional
-        Whether the fields are the last axis of x0 (interleaved) instead of the first (stacked). Default False.
-
-    Examples
-    --------
-    >>> from implicitsolve.structure import Grid
-    >>> Grid(shape=(32, 32), fields=2, periodic=True).sparse
-    <Sparse 2048x2048, 20480 entries, at most 10 in a row>
-    """
-
-    shape: tuple[int, ...]
-    stencil: int | Literal["box"] | tuple[tuple[int, ...], ...] = 1
-    periodic: bool | tuple[bool, ...] = False
-    fields: int = 1
-    fields_last: bool = False
-
-    def __post_init__(self) -> None:
-        shape: Any = self.shape
-        if isinstance(shape, int | np.integer):
-            shape = (shape,)
-        if not isinstance(shape, tuple | list) or not shape:
-            raise TypeError(f"Grid: `shape` must be a tuple of integers, got {shape!r}")
-        for points in shape:
-            check_limit("Grid", "shape", points, least=1)
-        check_limit("Grid", "fields", self.fields, least=1)
-        axes = len(shape)
-        object.__setattr__(self, "shape", tuple(int(points) for points in shape))
-        flags: Any = [self.periodic] * axes if isinstance(self.periodic, bool | np.bool_) else self.periodic
-        if not isinstance(flags, tuple | list | np.ndarray) or len(flags) != axes:
-            raise ValueError(f"Grid: `periodic` must be a bool or one for each of {axes} axes, got {self.periodic!r}")
-        for flag in flags:
-            check_flag("Grid", "periodic", flag)
-        check_flag("Grid", "fields_last", self.fields_last)
-        expected = f'Grid: `stencil` must be a number, "box" or a list of offsets, got {self.stencil!r}'
-        if isinstance(self.stencil, str):
-            if self.stencil != "box":
-                raise ValueError(expected)
-        elif isinstance(self.stencil, int | np.integer):
-            check_limit("Grid", "stencil", self.stencil)
-        else:
-            try:
-                stencil = tuple(tuple(operator.index(d) for d in offset) for offset in self.stencil)
-            except TypeError:
-                raise TypeError(expected) from None
-            if any(len(offset) != axes for offset in stencil):
-                raise ValueError(f"Grid: an offset of `stencil` needs one integer for each of {axes} axes")
-            object.__setattr__(self, "stencil", stencil)
-
-    @property
-    def unknowns(self) -> int:
-        """Points times fields."""
-        return math.prod(self.shape) * self.fields
-
-    @property
-    def offsets(self) -> list[tuple[int, ...]]:
-        """Offsets of the stencil, the point itself first."""
-        axes = len(self.shape)
-        if isinstance(self.stencil, str):
-            found = list(itertools.product((-1, 0, 1), repeat=axes))
-        elif isinstance(self.stencil, int):
-            steps = [d for d in range(-self.stencil, self.stencil + 1) if d]
-            found = [tuple(d if a == axis else 0 for a in range(axes)) for axis in range(axes) for d in steps]
-        else:
-            found = list(self.stencil)
-        here = (0,) * axes
-        return [here, *(offset for offset in dict.fromkeys(found) if offset != here)]
-
-    @cached_property
-    def sparse(self) -> Sparse:
-        """The pattern as `Sparse`."""
-        axes = len(self.shape)
-        is_ring = self.periodic if isinstance(self.periodic, tuple) else (self.periodic,) * axes
-        points = np.indices(self.shape).reshape(axes, -1)
-        count = points.shape[1]
-        rows: list[Indices] = []
-        columns: list[Indices] = []
-        for offset in self.offsets:
-            there = points + np.array(offset)[:, None]
-            keep = np.ones(count, dtype=bool)
-            for axis, (n, ring) in enumerate(zip(self.shape, is_ring)):
-                if ring:
-                    there[axis] %= n
-                else:
-                    keep &= (there[axis] >= 0) & (there[axis] < n)
-            rows.append(np.flatnonzero(keep))
-            columns.append(np.asarray(np.ravel_multi_index(tuple(there[:, keep]), self.shape)))
-        row, column, k = np.concatenate(rows), np.concatenate(columns), self.fields
-        a, b = (each.reshape(-1, 1) for each in np.divmod(np.arange(k * k), k))
-        if self.fields_last:
-            return Sparse(((row * k + a).ravel(), (column * k + b).ravel()), unknowns=count * k)
-        return Sparse(((row + a * count).ravel(), (column + b * count).ravel()), unknowns=count * k)
-
-    def check_size(self, unknowns: int) -> None:
-        """Raise a ValueError if a system with so many unknowns does not fit."""
-        if unknowns != self.unknowns:
-            raise ValueError(
-                f"Grid: {self.shape} points with {self.fields} fields have {self.unknowns} unknowns, "
-                f"but a system has {unknowns}"
-            )

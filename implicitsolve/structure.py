@@ -9,7 +9,8 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from implicitsolve._sparse_structure import Grid, Sparse
+from implicitsolve._grid import Grid
+from implicitsolve._sparse_structure import Sparse
 from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, DType, HostArray, Indices
 from implicitsolve.stopping import check_limit

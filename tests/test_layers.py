@@ -27,6 +27,7 @@ kernels
 stopping
 _summary
 _sparse_structure
+_grid
 structure
 result
 monitor

@@ -8,7 +8,8 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from implicitsolve._sparse_structure import Grid, Sparse
+from implicitsolve._grid import Grid
+from implicitsolve._sparse_structure import Sparse
 
 PATTERN = np.array([[1, 0, 1], [0, 1, 0], [0, 1, 1]], dtype=bool)
 
@@ -118,3 +119,23 @@ def test_with_diagonal_holds_both_and_is_the_pattern_itself_where_nothing_is_mis
     np.testing.assert_array_equal(pattern.columns[own], structure.columns)
     np.testing.assert_array_equal(pattern.indices[diagonal], np.arange(9))
     np.testing.assert_array_equal(pattern.columns[diagonal], np.arange(9))
+
+
+def test_patterns_from_elements_and_edges():
+    """All unknowns of a cell, or of the two ends of an edge, are coupled, as in the assembled matrix."""
+    rng = np.random.default_rng(0)
+    triangles, quads = rng.integers(0, 20, (15, 3)), rng.integers(0, 20, (8, 4))
+    expected = np.zeros((20, 20), dtype=bool)
+    for cell in [*triangles, *quads]:
+        expected[np.ix_(cell, cell)] = True
+    pattern = Sparse.from_elements([triangles, quads], nodes=20)
+    assert np.array_equal(pattern.to_scipy().toarray(), expected)
+    stacked = Sparse.from_elements([triangles, quads], nodes=20, fields=2, fields_last=False)
+    assert np.array_equal(stacked.to_scipy().toarray(), np.kron(np.ones((2, 2)), expected))
+    edges = rng.integers(0, 20, (30, 2))
+    network = Sparse.from_edges(edges, nodes=20, fields=3)
+    assert network.has_entries_of(Sparse.from_elements([edges, np.arange(20)[:, None]], fields=3))
+    with pytest.raises(TypeError, match="cells"):
+        Sparse.from_elements([[0.5, 1.0]])
+    with pytest.raises(ValueError, match="edges"):
+        Sparse.from_edges([[0, 1, 2]])

@@ -11,7 +11,8 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather
 from implicitsolve._arrays.namespace import is_cupy_array
-from implicitsolve._sparse_structure import Grid, Sparse
+from implicitsolve._grid import Grid
+from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._cudss import load_cudss
 from implicitsolve.kernels._norms import norm2

@@ -11,7 +11,8 @@ import numpy as np
 
 from implicitsolve._arrays.host import takes_indices
 from implicitsolve._arrays.namespace import is_cupy_array
-from implicitsolve._sparse_structure import Grid, Sparse
+from implicitsolve._grid import Grid
+from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, Indices
 from implicitsolve.direct import DirectMethod
 from implicitsolve.direct._cudss import load_cudss

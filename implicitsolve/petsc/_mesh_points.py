@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._sparse_structure import Grid, Sparse
+from implicitsolve._grid import Grid
+from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import HostArray
 from implicitsolve.errors import required
 from implicitsolve.linearize._sparse_assemble import SparseAssembler

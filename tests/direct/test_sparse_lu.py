@@ -8,7 +8,8 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from implicitsolve._sparse_structure import Grid, Sparse
+from implicitsolve._grid import Grid
+from implicitsolve._sparse_structure import Sparse
 from implicitsolve.direct._sparse_lu import SparseLU, SparsePlan
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.status import Status

@@ -8,7 +8,8 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from implicitsolve._sparse_structure import Grid, Sparse
+from implicitsolve._grid import Grid
+from implicitsolve._sparse_structure import Sparse
 from implicitsolve.linearize._coloring import color_columns
 
 

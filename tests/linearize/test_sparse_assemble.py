@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from implicitsolve._sparse_structure import Grid, Sparse
+from implicitsolve._grid import Grid
+from implicitsolve._sparse_structure import Sparse
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 
 
