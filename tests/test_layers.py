@@ -28,6 +28,7 @@ stopping
 _summary
 _sparse_structure
 _grid
+_block_triangular
 structure
 result
 monitor

@@ -12,6 +12,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import gather, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps
+from implicitsolve._block_triangular import singularity
 from implicitsolve._summary import WIDTH, order_by_distance, per_system
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives import AdjointResult, TangentResult
@@ -194,7 +195,8 @@ def _sparsity(result: NonlinearResult) -> list[str]:
         return []
     is_open = found.how in (Outcome.BUDGET, Outcome.CONTRADICTION)
     advice = " If J is sparse, declare its pattern by `structure`." if is_open else ""
-    return [f"Sparsity of J: {found}.{advice}"]
+    reason = "" if found.structure is None else singularity(found.structure)
+    return [f"Sparsity of J: {found}.{advice}", *([f"{reason}."] if reason else [])]
 
 
 def _headline(status: HostArray) -> str:

@@ -16,6 +16,7 @@ from implicitsolve.globalize import Backtracking
 from implicitsolve.linearize._detect import SMALLEST_GRAPH
 from implicitsolve.nonlinear._anderson import Anderson, BriefAnderson
 from implicitsolve.nonlinear._block_newton import BlockNewton
+from implicitsolve.nonlinear._blocks import IndependentBlocks
 from implicitsolve.nonlinear._causal import Substitution
 from implicitsolve.nonlinear._dense_newton import DenseNewton
 from implicitsolve.nonlinear._fixed_point import Halved
@@ -23,7 +24,7 @@ from implicitsolve.nonlinear._homotopy import Homotopy
 from implicitsolve.nonlinear._logarithmic import Logarithmic
 from implicitsolve.nonlinear._mixed_precision import MixedPrecision
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
-from implicitsolve.nonlinear._plan import ANY, Condition, PlannedMethod, Stage
+from implicitsolve.nonlinear._plan import ANY, SPARSE, Condition, PlannedMethod, Stage, after
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext
 from implicitsolve.precondition._lagged import Lagged
@@ -140,11 +141,12 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
     is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
     if is_factorable and SparseNewton.suits(context, x0):
         if problem.sparse_structure is not None or problem.structure == "detect":
-            return SparseNewton(structure=problem.sparse_structure).stages(context, x0)
+            return _by_blocks(SparseNewton(structure=problem.sparse_structure).stages(context, x0))
         is_open = isinstance(x0, np.ndarray) or problem.jac is not None
         if is_open and problem.structure is None and problem.blocks is None:
             bisection: Literal["late", False] = "late" if evaluator.size >= SMALLEST_GRAPH else False
-            return [*SparseNewton(bisection=bisection).stages(context, x0), *logarithms, *dense, *last]
+            stages = _by_blocks(SparseNewton(bisection=bisection).stages(context, x0))
+            return [*stages, *logarithms, *dense, *last]
     structure = problem.block_structure
     if structure is None or structure.block_size > 2 * LARGEST_BLOCK or not is_factorable:
         return [*NewtonKrylov().stages(context, x0), *logarithms, *dense, *last]
@@ -153,6 +155,13 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
     return _stages(BLOCKS, PRODUCTS)
 
 
+def _by_blocks(stages: Sequence[Stage]) -> list[Stage]:
+    """The stages with a sparse J; before the whole system its independent parts."""
+    place = next(k for k, stage in enumerate(stages) if stage.when is SPARSE)
+    return [*stages[:place], Stage(method=IndependentBlocks(method=BLOCKS), when=APART), *stages[place:]]
+
+
+APART = after("J consists of small independent blocks", lambda context: IndependentBlocks.form(context) is not None)
 UNMOVED = Condition("no step was accepted", lambda context, solution: solution.iterations == 0)
 
 

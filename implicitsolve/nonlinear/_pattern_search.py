@@ -11,6 +11,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather
 from implicitsolve._arrays.namespace import is_cupy_array
+from implicitsolve._block_triangular import singularity
 from implicitsolve._grid import Grid
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray
@@ -110,6 +111,8 @@ class PatternSearch:
         declared = evaluator.problem.sparse_structure if self.structure is None else self.structure
         if declared is not None:
             declared.check_size(evaluator.size)
+            if reason := singularity(declared.sparse):
+                warnings.warn(f"SparseNewton: by the declared `structure` {reason}", RuntimeWarning, stacklevel=2)
             return Detection(structure=declared.sparse, how=Outcome.DECLARED, evaluations=0, unknowns=evaluator.size)
         structure = evaluator.problem.structure
         if structure == "none" or (structure != "detect" and not isinstance(x, np.ndarray)):
