@@ -78,9 +78,10 @@ class IndependentBlocks(NonlinearMethod):
         solution.iterations = start.iterations + last
         counts = evaluator.tally.counts()
         end = replace(step, iteration=last, residual_norm=norms, running=0, counts=counts, sparsity="")
-        solution.steps += [step, end]
+        solution.steps += [step, *_whole_steps(step, found.steps[1:-1], stop.norm == "max"), end]
         self._show(context, end, x[None], F)
-        evaluator.tally.charge()  # to no system: the parts have budgets of their own
+        evaluator.tally.charge()
+        solution.charged = start.charged + float(found.charged.max())
         return solution
 
     @staticmethod
@@ -132,3 +133,18 @@ class IndependentBlocks(NonlinearMethod):
         expected = np.empty_like(F)
         expected[equations[is_used]] = found.F[is_used]
         return found, expected
+
+
+def _whole_steps(first: NewtonStep, steps: list[NewtonStep], takes_largest: bool) -> list[NewtonStep]:
+    """Steps of the parts as those of the whole system."""
+    if not steps:
+        return []
+    norms, merged = np.zeros(max(int(step.systems.max(initial=0)) for step in steps) + 1), list[NewtonStep]()
+    for step in steps:
+        norms[step.systems] = step.residual_norm
+        norm = norms.max() if takes_largest else np.linalg.norm(norms)
+        whole = replace(
+            first, iteration=step.iteration, residual_norm=np.array([norm]), counts=step.counts, sparsity=""
+        )
+        merged.append(whole)
+    return merged

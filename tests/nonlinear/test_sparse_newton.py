@@ -54,7 +54,9 @@ def test_products_assemble_where_there_are_any():
 
 
 def warning(expected):
-    return pytest.warns(RuntimeWarning, match="`structure` (is too narrow|J is singular)") if expected else nullcontext()
+    return (
+        pytest.warns(RuntimeWarning, match="`structure` (is too narrow|J is singular)") if expected else nullcontext()
+    )
 
 
 @pytest.mark.parametrize(
@@ -237,7 +239,7 @@ def test_declared_patterns_that_are_wrong_still_give_the_root(wrong):
         "transposed": Sparse(right.to_scipy().T),
         "empty": Sparse(scipy.sparse.csc_array((n, n))),
     }[wrong]
-    with warning(wrong in ("too narrow", "transposed", "empty")), warning(wrong == "empty"):
+    with warning(wrong in ("too narrow", "transposed", "empty")):
         result = ims.root(ims.Problem(residual, structure=pattern), np.zeros(n), method="sparse-newton")
     assert result.success
     assert np.abs(residual(result.x)).max() <= 1e-5
