@@ -21,7 +21,7 @@ The cost of solves, first in counts (exact, the same on every machine) and then 
 in other packages. All numbers of a table are from one run on one machine; ratios are more meaningful than times.
 Separate pages: [evaluations against SciPy](against_scipy.md),
 [time of the drop-in](drop_in_times.md), [small systems](small_systems.md),
-[the Brusselator in the plane](brusselator.md),
+[large systems](large_systems.md), [the Brusselator in the plane](brusselator.md),
 [robustness](robustness.md), [accuracy](accuracy.md) and [systems without roots](hopeless.md). Others are of
 [the methods' constants](constants.md),
 [methods for fixed points](fixed_points.md),
@@ -63,6 +63,7 @@ its results beside the project's targets.
 against_scipy
 drop_in_times
 small_systems
+large_systems
 brusselator
 robustness
 accuracy
