@@ -34,7 +34,7 @@ from benchmarks.benchmarks.problems import GalleryProblem
 from benchmarks.sparse_problems import awkward, planes
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 
-SECONDS = 60  # limit of a run
+SECONDS = 300  # limit of a run
 PROBLEMS: dict[str, tuple[Callable[[int], GalleryProblem], float]] = {  # unknowns as a power of the size
     "bratu-2d": (lambda n: planes.bratu(2, n), 2),
     "heterogeneous": (awkward.heterogeneous, 2),

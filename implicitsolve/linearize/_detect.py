@@ -156,13 +156,8 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
         if diagonals.is_full:
             return Detection(how=Outcome.FULL, evaluations=probe.evaluations, unknowns=probe.size, large=hypothesis[0])
         entries, unexplained = verify(probe, *hypothesis)
-        found, wrong = _believed(probe, entries, Outcome.DIAGONALS, unexplained)
-        for again in (partial(_at_offsets, probe, entries), partial(_bisected, probe)):
-            if 0 < wrong.size <= TOO_MANY * probe.size and probe.size >= SMALLEST_GRAPH:
-                more, unexplained = again(wrong)
-                unexplained = np.union1d(unexplained, _outside(probe, more, wrong))
-                entries = _merged(entries, ~np.isin(entries.rows, wrong), more)
-                found, wrong = _believed(probe, entries, Outcome.DIAGONALS, unexplained)
+        remedies = partial(_at_offsets, probe, entries), partial(_bisected, probe)
+        found = _mended(probe, entries, unexplained, Outcome.DIAGONALS, *remedies)
         if found.structure is not None:
             return found
     except NotDiagonalError:
@@ -170,9 +165,27 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
             raise DenseError from None
     if bisection:
         entries, unexplained = _bisected(probe)
-        return _believed(probe, entries, Outcome.BISECTION, unexplained)[0]
+        return _mended(probe, entries, unexplained, Outcome.BISECTION, partial(_bisected, probe))
     likely = group_sums_cost(diagonals.row_entries)
     return Detection(how=Outcome.IRREGULAR, evaluations=probe.evaluations, unknowns=probe.size, likely=likely)
+
+
+def _mended(
+    probe: Probe,
+    entries: Entries,
+    unexplained: HostArray,
+    how: Outcome,
+    *remedies: Callable[[HostArray], tuple[Entries, HostArray]],
+) -> Detection:
+    """What has been found, with other entries in rows that were wrong."""
+    found, wrong = _believed(probe, entries, how, unexplained)
+    for again in remedies:
+        if 0 < wrong.size <= TOO_MANY * probe.size and probe.size >= SMALLEST_GRAPH:
+            more, unexplained = again(wrong)
+            unexplained = np.union1d(unexplained, _outside(probe, more, wrong))
+            entries = _merged(entries, ~np.isin(entries.rows, wrong), more)
+            found, wrong = _believed(probe, entries, how, unexplained)
+    return found
 
 
 def _at_offsets(probe: Probe, entries: Entries, wrong: HostArray) -> tuple[Entries, HostArray]:

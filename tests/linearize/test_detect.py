@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import implicitsolve as ims
-from benchmarks.sparse_problems import networks, planes
+from benchmarks.sparse_problems import awkward, networks, planes
 from implicitsolve.linearize._detect import detect
 
 
@@ -217,3 +217,12 @@ def test_squares_of_very_small_or_large_unknowns_left_the_range(power):
     plain, scaled = ims.root(chain, x0), ims.root(lambda u: chain(u / unit), x0 * unit)
     assert scaled.counts == plain.counts
     np.testing.assert_array_equal(scaled.x / unit, plain.x)
+
+
+@pytest.mark.slow
+def test_slivers_of_a_mesh_do_not_hide_the_pattern():
+    """Three of 16,384 rows were misread from sums over groups, and the whole pattern was given up."""
+    problem = awkward.delaunay(128)
+    found = ims.detect_structure(problem.residual, problem.x0, budget=1000)
+    assert found.how == "bisection"
+    assert found.structure.nnz <= 7.0 * problem.size
