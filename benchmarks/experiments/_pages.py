@@ -1,7 +1,7 @@
 """The pages under docs/experiments, written from templates and from the results that the experiments stored.
 
 A template is Markdown with Jinja's placeholders. Every file of ``results`` is a name in it, ``walks`` for
-``walks.json``. Numbers outside of placeholders, code and references to the literature are faults.
+``walks.json``. Numbers that no result gives are faults, and so are sentences in results; see `_claims`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from benchmarks.experiments._claims import loose_numbers, sentences
 from benchmarks.experiments._run import RESULTS
 from benchmarks.experiments.reference import changes, counts
 
 TEMPLATES = Path(__file__).parent / "pages"
 DOCS = Path(__file__).parents[2] / "docs"
 CODE = r"\{\{(?![\s\d.]*\}\}).*?\}\}|\{%.*?%\}|\{#.*?#\}|```.*?```|`[^`]*`|\]\([^)]*\)"
-REFERENCE = (
-    r"\([^()]*\b20\d\d[^()]*\)|\b(?:Table|Figure|section)s? [\d.]+(?: (?:and|to) \d+)?|WikiText-2|SHA-256|P_\d|2 ×"
-)
 NOTE = "\n<!-- Written by `python -m benchmarks.experiments pages`; edit its template and results, not this file. -->\n"
 ORIGIN = {"commit", "date"}
 
@@ -44,8 +42,25 @@ def rendered(stored: dict[str, Any], template: str) -> str:
         keep_trailing_newline=True,
         autoescape=False,
     )
-    environment.filters["to"] = number
-    helpers = (where, mean, spread, around, ends, within, power, table, source, counts, changes)
+    environment.filters |= {"to": number, "words": words}
+    helpers = (
+        where,
+        mean,
+        spread,
+        around,
+        ends,
+        after,
+        within,
+        power,
+        percent,
+        ratios,
+        below,
+        contrast,
+        span,
+        source,
+        counts,
+        changes,
+    )
     environment.globals.update({helper.__name__: helper for helper in helpers})
     text = environment.from_string(template).render(stored)
     parts = re.split(r"(```.*?```)", text, flags=re.DOTALL)
@@ -68,6 +83,11 @@ def _wrapped(paragraph: str) -> str:
 def number(value: float, digits: int = 0, scale: float = 1.0, sign: bool = False) -> str:
     """A number with so many digits behind the point and commas between thousands."""
     return f"{value * scale:{'+' if sign else ''},.{digits}f}"
+
+
+def words(value: int) -> str:
+    """A small number in words."""
+    return ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")[value]
 
 
 def where(rows: Iterable[dict[str, Any]], **values: Any) -> list[dict[str, Any]]:
@@ -102,6 +122,11 @@ def ends(rows: Iterable[dict[str, Any]], epochs: int) -> float:
     return statistics.mean(sum(epoch["seconds"] for epoch in row["epochs"][:epochs]) for row in rows)
 
 
+def after(rows: Iterable[dict[str, Any]], epochs: int) -> list[dict[str, Any]]:
+    """The last of so many epochs of each run."""
+    return [row["epochs"][epochs - 1] for row in rows]
+
+
 def within(rows: Iterable[dict[str, Any]], seconds: float) -> list[float]:
     """Accuracy of each run after the last epoch that ended within so many seconds of training, at least the first."""
     found = []
@@ -117,11 +142,33 @@ def power(rows: Iterable[dict[str, Any]], x: str, y: str) -> float:
     return float(np.polyfit(*points.T, 1)[0])
 
 
-def table(stored: dict[str, Any]) -> str:
-    """A table that was carried over cell by cell: its header, its columns of text, its rows."""
-    header = stored["header"]
-    rule = ["---" if i in stored["texts"] else "---:" for i in range(len(header))]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *stored["rows"]))
+def percent(value: float, reference: float) -> float:
+    """By how much a value exceeds another, in percent."""
+    return 100.0 * (value / reference - 1.0)
+
+
+def ratios(rows: Iterable[Any], above: str, below: str) -> list[float]:
+    """Quotients of what stands under each of these keys."""
+    return [_under(row, above) / _under(row, below) for row in rows]
+
+
+def contrast(rows: Sequence[dict[str, Any]], biases: Sequence[float]) -> float:
+    """Time at the bias that takes most, over that at the one that takes least."""
+    means = [mean(where(rows, bias=bias), "forward seconds") for bias in biases]
+    return max(means) / min(means)
+
+
+def below(rows: Sequence[dict[str, Any]], floors: Sequence[dict[str, Any]], key: str) -> int:
+    """How many rows have an error that no model can have."""
+    least = {row["bias"]: row["floor"]["value"] for row in floors}
+    return sum(row[key] < least[row["bias"]] for row in rows)
+
+
+def span(values: Iterable[float], digits: int) -> str:
+    """The least and the largest of some values."""
+    found = sorted(values)
+    low, high = number(found[0], digits), number(found[-1], digits)
+    return low if low == high else f"{low} to {high}"
 
 
 def source(stored: dict[str, Any]) -> str:
@@ -159,16 +206,10 @@ def faults() -> list[str]:
             found.append(f"{name}.json: no {', '.join(sorted(missing))} of its origin")
         if not re.search(rf"\b{name}\b", code):
             found.append(f"{name}.json: on no page")
+        found += [f"{name}.json: prose in {line}" for line in sentences(stored)]
     return found
 
 
 def differs(path: Path, text: str) -> bool:
     """Whether a page has another text."""
     return not path.exists() or path.read_text(encoding="utf-8") != text
-
-
-def loose_numbers(template: str) -> list[str]:
-    """Lines with numbers that neither a result nor the literature gives."""
-    literal = re.sub(CODE, lambda match: re.sub(r"[^\n]", "", match[0]), template, flags=re.DOTALL)
-    literal = re.sub(REFERENCE, lambda match: re.sub(r"[^\n]", "", match[0]), literal)
-    return [line.strip() for line in literal.splitlines() if re.search(r"\d", line)]
