@@ -275,11 +275,15 @@ def own_start(caller: str, problem: Problem) -> Array:
     return problem.initial_guess("default", None)
 
 
-def chosen(problem: Problem, indices: Indices, shape: tuple[int, ...]) -> Any:
+def chosen(problem: Problem, indices: Indices, shape: tuple[int, ...]) -> Problem:
     """What the problem's `take` returns, with the bounds and scales of those systems of states of this shape."""
     part: Any = problem.take(indices)  # type: ignore[misc]
+    if not isinstance(part, Problem):
+        raise TypeError(f"`take` must return a Problem, got {type(part).__name__}")
+    if part.batch_ndim != 1:
+        raise ValueError(f"`take` must return a Problem with batch_ndim=1, got {part.batch_ndim}")
     names = [name for name in ("bounds", "x_scale", "f_scale") if getattr(problem, name) is not None]
-    if not names or not isinstance(part, Problem):
+    if not names:
         return part
 
     def rows(values: Any) -> Any:

@@ -25,7 +25,7 @@ from implicitsolve.nonlinear import Anderson, Auto, Broyden, Homotopy, NewtonKry
 from implicitsolve.nonlinear._fixed_point import FixedPointLoop
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import Scheduler
-from implicitsolve.problem import Problem, own_start, spread
+from implicitsolve.problem import Problem, chosen, own_start, spread
 from implicitsolve.result import Counts, NewtonStep, NonlinearResult
 from implicitsolve.solve import NonlinearMethod, check_settings, solve_root
 from implicitsolve.status import CUT, Status
@@ -279,7 +279,7 @@ class _Legs:
         reference = None if record.legs == 0 else ends.initial_norm[rows]
         seen = 1 if self.steps else 0  # a leg begins at the last step of the one before
         shown = silent if monitor is silent else self._text_of(record, rows, seen, monitor)
-        problem = self.problem if take is None else take(rows)
+        problem = self.problem if take is None else chosen(self.problem, rows, self.shape)
         result = solve_root(problem, x, self.solver, stop, shown, Scheduler(reference=reference))
         self.steps += [_number(step, record, rows) for step in result.steps[seen:]]
         places = np.flatnonzero(np.isin(rows, running))  # of the running systems in the result

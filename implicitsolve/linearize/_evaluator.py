@@ -165,12 +165,7 @@ class Evaluator:
         """Take the problem of these systems."""
         if name != "problem":
             raise AttributeError(name)
-        problem = chosen(*self._origin)
-        if not isinstance(problem, Problem):
-            raise TypeError(f"`take` must return a Problem, got {type(problem).__name__}")
-        if problem.batch_ndim != 1:
-            raise ValueError(f"`take` must return a Problem with batch_ndim=1, got {problem.batch_ndim}")
-        self.problem = problem
+        self.problem = problem = chosen(*self._origin)
         return problem
 
     @cached_property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import compress
 from typing import Any
 
@@ -27,6 +28,7 @@ from implicitsolve.torch._share import (
     full_precision,
     leaf,
     on_device,
+    one_by_one,
     recording,
     to_array,
     to_tensor,
@@ -62,14 +64,15 @@ class Root(torch.autograd.Function):
         """One adjoint solve for all gradients."""
         x, *tensors = ctx.saved_tensors
         with full_precision(x):
-            return None, None, *ctx.call.gradients(cotangent, x, tensors, ctx.needs_input_grad[2:])
+            gradients = partial(ctx.call.gradients, x=x, tensors=tensors, wanted=ctx.needs_input_grad[2:])
+            return None, None, *one_by_one(gradients, cotangent)
 
     @staticmethod
     def jvp(ctx: Any, _call: None, _x0: None, *tangents: Tensor | None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """One tangent solve."""
         x, *tensors = ctx.saved_tensors
         with full_precision(x):
-            return ctx.call.tangent(x, tensors, tangents)
+            return one_by_one(lambda *tangents: [ctx.call.tangent(x, tensors, tangents)], *tangents)[0]
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:

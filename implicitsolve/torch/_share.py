@@ -40,6 +40,24 @@ def without_compilation(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def one_by_one(function: Callable[..., Sequence[Any]], *given: Any) -> Sequence[Any]:
+    """Call a function of tensors for each element of the batches of `is_grads_batched` and ``vectorize=True``.
+
+    These are older than `torch.func.vmap`, and no rule of an autograd function is asked about them.
+    """
+    test: Any = vars(torch._C)["_functorch"].is_legacy_batchedtensor
+    is_batched = [x is not None and test(x) for x in given]
+    if not any(is_batched):
+        return function(*given)
+    level, own = torch._C._vmapmode_increment_nesting() - 1, vars(torch)
+    torch._C._vmapmode_decrement_nesting()
+    add, remove = own["_add_batch_dim"], own["_remove_batch_dim"]
+    whole = [remove(x, level, 1, 0) if batched else x for x, batched in zip(given, is_batched)]
+    size = next(len(x) for x, batched in zip(whole, is_batched) if batched)
+    found = [function(*(x[i] if batched else x for x, batched in zip(whole, is_batched))) for i in range(size)]
+    return [None if parts[0] is None else add(torch.stack(parts), 0, level) for parts in zip(*found)]
+
+
 def check_tensor(caller: str, name: str, value: Any, dtypes: tuple[torch.dtype, ...] = INEXACT) -> torch.Tensor:
     """Check that a value is a tensor whose memory an array can share."""
     if not isinstance(value, torch.Tensor):

@@ -147,3 +147,21 @@ def test_gradients_of_each_sample(case, module, arguments):
         expected = torch.autograd.grad(module(inputs[i]).pow(2).sum(), tuple(module.parameters()))
         for name, gradient in zip(parameters, expected, strict=True):
             torch.testing.assert_close(found[name][i], gradient, rtol=1e-8, atol=1e-10)
+
+
+def test_batches_of_gradients_were_an_error():
+    """`is_grads_batched` and ``vectorize=True`` have batches of their own."""
+    a = torch.tensor([4.0, 9.0], dtype=torch.float64, requires_grad=True)
+
+    def solved(a):
+        return imt.solve(lambda x, a: x**2 - a + 0.1 * x.flip(0), torch.ones_like(a), a)
+
+    x, one = solved(a), torch.eye(2, dtype=torch.float64)
+    rows = torch.stack([torch.autograd.grad(x, a, row, retain_graph=True)[0] for row in one])
+    (batched,) = torch.autograd.grad(x, a, one, is_grads_batched=True, retain_graph=True)
+    torch.testing.assert_close(batched, rows)
+    jacobian, hessian = torch.autograd.functional.jacobian, torch.autograd.functional.hessian
+    for strategy in ("reverse-mode", "forward-mode"):
+        torch.testing.assert_close(jacobian(solved, a, vectorize=True, strategy=strategy).detach(), rows)
+    expected = hessian(lambda a: solved(a).sum(), a)
+    torch.testing.assert_close(hessian(lambda a: solved(a).sum(), a, vectorize=True), expected)
