@@ -14,7 +14,7 @@ from array_api_compat import device
 from implicitsolve._arrays.namespace import array_namespace, is_cupy_array
 from implicitsolve._typing import Array
 from implicitsolve.adapters._common import ByFields, DType
-from implicitsolve.adapters._rows import InputWeights, Run, affine_gradients, contiguous, joined, split
+from implicitsolve.adapters._rows import InputWeights, Run, affine_gradients, contiguous, join_sides, split
 
 Distances = tuple[int, ...] | None
 
@@ -82,14 +82,14 @@ class Cell(ByFields, ABC):
         return self.weights[: len(self.offsets), ...]
 
     @cached_property
-    def transposed(self) -> Array:
+    def by_columns(self) -> Array:
         """The same as they multiply from the right."""
         return contiguous(self.Us)
 
     @cached_property
     def merged(self) -> Array:
         """The same side by side, (k, m k)."""
-        return joined(self.Us)
+        return join_sides(self.Us)
 
     def times(self, states: Array, weights: Array) -> Array:
         """States (..., k) times weights (k, any). Solves often begin at zero, where there is nothing to multiply."""
@@ -129,7 +129,7 @@ class Cell(ByFields, ABC):
     def products(self, states: Sequence[Array], extra: Array | None = None) -> list[Array]:
         """Each neighbour's state times its weights, plus its part of `extra` where there is one."""
         hidden = {id(state): self.hidden(state) for state in states}  # one view of one array
-        found = self.each_times([hidden[id(state)] for state in states], self.transposed, lambda: self.merged)
+        found = self.each_times([hidden[id(state)] for state in states], self.by_columns, lambda: self.merged)
         if extra is not None:
             for j, product in enumerate(found[: extra.shape[0]]):
                 product += extra[j, ...]

@@ -181,7 +181,7 @@ class Layer(ByFields):
     ) -> tuple[Array, Array, Callable[[], dict[str, Array]]]:
         """`Halves.pull` of the two."""
         v, back, gradients = self.gradients(wrt).halves(self.half_transitions, couplings, states, e, w)
-        return v, back, lambda: self.ordered(gradients(), wrt)
+        return v, back, lambda: self.order(gradients(), wrt)
 
     def half(self, parity: int, other: Array) -> Array:
         """One half as a function of the other."""
@@ -234,9 +234,9 @@ class Layer(ByFields):
     def parameter_vjp(self, H: Array, w: Array, wrt: Collection[str] | None = None) -> dict[str, Array]:
         """Return -(dF/dtheta)^T w for every name of `parameters`, or those of `wrt`."""
         H, w = self.check("x", H), self.check("w", w)
-        return self.ordered(self.gradients(wrt).whole(self.transition, H, -w), wrt)
+        return self.order(self.gradients(wrt).whole(self.transition, H, -w), wrt)
 
-    def ordered(self, gradients: dict[str, Array], wrt: Collection[str] | None) -> dict[str, Array]:
+    def order(self, gradients: dict[str, Array], wrt: Collection[str] | None) -> dict[str, Array]:
         """Those in `wrt`, in the order of the parameters."""
         return {name: gradients[name] for name in self.parameters if wrt is None or name in wrt}
 

@@ -20,7 +20,7 @@ from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cotangents, Distances, GatedCell
 from implicitsolve.adapters._common import DType, Lengths, draw, read_parameters
 from implicitsolve.adapters._layer import build
-from implicitsolve.adapters._rows import across, along, identity, joined, stacked
+from implicitsolve.adapters._rows import across, along, as_stack, identity, join_sides
 
 
 def lstm_parameters(
@@ -177,7 +177,7 @@ class LSTMCell(GatedCell):
     @cached_property
     def gates_transposed(self) -> Array:
         """The same as they multiply from the right, (k, 4 k)."""
-        return joined(self.gates)
+        return join_sides(self.gates)
 
     @cached_property
     def lstm(self) -> Any:
@@ -208,7 +208,7 @@ class LSTMCell(GatedCell):
         return self.lstm.state(self._gate_products(hhat), x, chat, factors)
 
     def _gate_products(self, hhat: Array) -> Array:
-        return stacked(self.times(hhat, self.gates_transposed), self.factor_size)
+        return as_stack(self.times(hhat, self.gates_transposed), self.factor_size)
 
     def push_mixture(
         self, arguments: list[Array], dneighbours: Sequence[Array], factors: Array, distances: Distances

@@ -80,7 +80,7 @@ def contiguous(weights: Array) -> Array:
     return transposed
 
 
-def joined(weights: Array) -> Array:
+def join_sides(weights: Array) -> Array:
     """Matrices (c, k, k) side by side, (k, c k), each transposed: one wide product takes up to 8 % less time than c."""
     c, k, _ = weights.shape
     return contiguous(array_namespace(weights).reshape(weights, (c * k, k)))
@@ -96,7 +96,7 @@ def split(y: Array, m: int) -> list[Array]:
     return [y[..., j * k : (j + 1) * k] for j in range(m)]
 
 
-def stacked(y: Array, k: int) -> Array:
+def as_stack(y: Array, k: int) -> Array:
     """Blocks (..., k) side by side in a matrix as a stack, perhaps a view."""
     xp, rows = array_namespace(y), y.ndim - 1
     return xp.permute_dims(xp.reshape(y, (*y.shape[:-1], -1, k)), (rows, *range(rows), rows + 1))

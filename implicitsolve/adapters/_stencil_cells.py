@@ -24,11 +24,11 @@ from implicitsolve.adapters._rows import (
     Run,
     across,
     along,
+    as_stack,
     contiguous,
     identity,
-    joined,
+    join_sides,
     product,
-    stacked,
 )
 
 
@@ -62,7 +62,7 @@ class GRUCell(GatedCell):
     @cached_property
     def gates_transposed(self) -> tuple[Array, Array]:
         """The gates (k, 2 k) and U as they multiply from the right."""
-        return joined(self.gates), contiguous(self.U)
+        return join_sides(self.gates), contiguous(self.U)
 
     @cached_property
     def mixer(self) -> Any:
@@ -110,7 +110,7 @@ class GRUCell(GatedCell):
 
     def gate(self, x: Array, mixture: tuple[Array, ...], factors: Array | None = None) -> Array:
         (hhat,), (gates_T, U_T) = mixture, self.gates_transposed
-        keep, reset = self.gru.reset(stacked(self.times(hhat, gates_T), self.size), x[:2, ...], hhat, factors)
+        keep, reset = self.gru.reset(as_stack(self.times(hhat, gates_T), self.size), x[:2, ...], hhat, factors)
         return self.gru.blend(self.times(reset, U_T), x[2, ...], keep, hhat, factors)
 
     def push(
@@ -128,7 +128,7 @@ class GRUCell(GatedCell):
 
     def push_gates(self, dmixture: tuple[Array, ...], factors: Array, extra: Array | None) -> Array:
         (dhhat,), (gates_T, U_T) = dmixture, self.gates_transposed
-        gates = stacked(self.times(dhhat, gates_T), self.size)
+        gates = as_stack(self.times(dhhat, gates_T), self.size)
         if extra is not None:
             gates += extra[:2, ...]
         candidate = self.times(self.gru.push_reset(gates, dhhat, factors), U_T)
@@ -333,7 +333,7 @@ class RNNCell(Cell):
             return None
         if of == "residual" and self.size > FEW:
             return None
-        weights = self.weights if of == "pull" else self.transposed
+        weights = self.weights if of == "pull" else self.by_columns
         if of == "step":
             weights = array_namespace(weights).sum(weights, axis=0, keepdims=True)
         return partial(self.rnn.run, of if of in ("push", "pull") else self.activation, weights)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
+from string import Template
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,33 +129,10 @@ def page(kind: str, title: str, head: str, sections: Mapping[str, str], version:
         f'<section aria-labelledby="{ids[name]}"><h2 id="{ids[name]}" tabindex="-1">{name}</h2>\n{part}\n</section>'
         for name, part in sections.items()
     )
-    style = resources.files("implicitsolve.diagnostics").joinpath("report.css").read_text(encoding="utf-8")
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>{escape(title)} – implicitsolve</title>
-<link rel="icon" href="data:,">
-<style>
-{style}</style>
-</head>
-<body>
-<a class="skip" href="#findings">Skip to the findings</a>
-<header>
-<p class="kind">{kind}</p>
-<h1>{escape(title.rstrip("."))}</h1>
-{head}
-</header>
-<nav aria-label="Sections"><ul>{links}</ul></nav>
-<main>
-{parts}
-</main>
-<footer>Written by implicitsolve {version}.</footer>
-</body>
-</html>
-"""
+    folder = resources.files("implicitsolve.diagnostics")
+    style, template = (folder.joinpath(f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "html"))
+    texts = {"kind": kind, "title": escape(title), "heading": escape(title.rstrip(".")), "head": head, "links": links}
+    return Template(template).substitute(texts, parts=parts, style=style, version=version)
 
 
 def table(caption: str, table: Table, kind: str = "") -> str:

@@ -160,7 +160,7 @@ class EvenOdd:
         return e - value, reduced_jacobian(self.halves, first, second, shape[self.axis :], shape[: self.axis], e.dtype)
 
     def blocks(self, e: Array) -> Array:
-        x = self.merged(e)[0]
+        x = self.merge_whole(e)[0]
         J: Any = self.whole.blocks(x)  # type: ignore[misc]
         return reduced_blocks(*split(J, self.axis))
 
@@ -219,7 +219,7 @@ class EvenOdd:
         """These systems among those of `latest`."""
         return ... if self.systems is None else self.systems
 
-    def merged(self, e: Array) -> tuple[Array, bool]:
+    def merge_whole(self, e: Array) -> tuple[Array, bool]:
         """All blocks, and whether that took a half of F: not at the latest point."""
         is_known = bool(self.latest) and bool(array_namespace(e).all(self.latest[0][0][self._own] == e))
         eliminated = self.latest[0][1][self._own] if is_known else self.halves.eliminated.apply(e)

@@ -53,7 +53,7 @@ def forcing_term(eta: Any, measure: Any, target: Any, largest: float) -> Any:
     return select(eta < largest, eta, largest)
 
 
-def tightened(chosen: Any, eta: Any, unit: float) -> Any:
+def tighten(chosen: Any, eta: Any, unit: float) -> Any:
     """The next eta after a direction as accurate as `eta` that did not help: ten times smaller."""
     smaller, least = 0.1 * select(eta < 0.1, eta, 0.1), max(LEAST_ETA, 100 * unit)
     smaller = select(smaller > least, smaller, least)

@@ -21,7 +21,7 @@ from implicitsolve.operators import LinearOperator
 BASIS_MEMORY = 42 * 10**6  # entries that both bases of all systems may take, 336 MB in float64,
 LEAST_ROWS = 21  # ... but at least so many vectors each: from 10^6 unknowns on, a solve holds 60 in all
 RECYCLED_MEMORY = 2**17  # entries of U, C, D each, of which a product reads two: 2**19 takes a fifth more time
-KEPT = 4  # rows for each recycled one, where there is room for few: from 3 to 2 the products hardly differ
+ROWS_PER_VECTOR = 4  # rows for each recycled one, where there is room for few: from 3 to 2 the products hardly differ
 LARGEST_SPACE = 400  # vectors; beyond it orthogonalization costs more than it saves
 EASY = 8  # iterations up to which a solve gains less by recycling than the recycled vectors cost
 SOLVED = 1  # iterations of a solve by a preconditioner that leaves nothing to learn
@@ -36,7 +36,7 @@ def room_of(entries: int) -> int:
 
 def most_kept(recycle: int, entries: int) -> int:
     """Pairs of rows of such a size that are kept from earlier solves."""
-    return min(recycle, max(20, RECYCLED_MEMORY // max(1, entries)), room_of(entries) // KEPT)
+    return min(recycle, max(20, RECYCLED_MEMORY // max(1, entries)), room_of(entries) // ROWS_PER_VECTOR)
 
 
 class RecyclingGMRES:
@@ -82,7 +82,7 @@ class RecyclingGMRES:
         """Newton direction, for each system by no more iterations than its `limit`."""
         systems, length = F.shape
         rows = room_of(systems * length)
-        largest = rows - rows // KEPT
+        largest = rows - rows // ROWS_PER_VECTOR
         space = self.space
         if space is not None and space.base is not M:
             space = self._space = space.around(M)

@@ -30,7 +30,7 @@ from implicitsolve.kernels._norms import Norms, norm_max
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.nonlinear._fixed_point import FixedPointLoop, FixedPointState, scaled
 from implicitsolve.nonlinear._state import FixedPointMethod, SolveContext
-from implicitsolve.operators._wrappers import kept
+from implicitsolve.operators._wrappers import rows_of
 from implicitsolve.result import Solution
 from implicitsolve.stopping import check_flag, check_limit, check_number, check_positive
 
@@ -115,7 +115,7 @@ class BroydenInverse:
 
         def taken(x: Array) -> Array:
             if id(x) not in found:
-                found[id(x)] = kept(x, indices, moves)
+                found[id(x)] = rows_of(x, indices, moves)
             return found[id(x)]
 
         pairs = [(taken(s), taken(w), taken(factor)) for s, w, factor in self.pairs]

@@ -339,7 +339,7 @@ class Halved(NonlinearMethod):
             none = np.zeros(solution.norm.shape)
             status = np.full(none.size, CONVERGED)
             solution = replace(solution, status=status, first_norm=none, target=none)
-        x, costs = reduced.merged(half.unflatten(solution.x))
+        x, costs = reduced.merge_whole(half.unflatten(solution.x))
         if costs:
             whole.tally.add("residuals")
         x, F = whole.flatten(x), whole.flatten(reduced.padded(half.unflatten(solution.F), reduced.axis))

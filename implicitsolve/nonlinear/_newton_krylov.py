@@ -18,7 +18,7 @@ from implicitsolve.globalize._line_search import (
     SearchResult,
     SearchStart,
 )
-from implicitsolve.globalize._rules import forcing_term, has_halved, has_search_failed, tightened
+from implicitsolve.globalize._rules import forcing_term, has_halved, has_search_failed, tighten
 from implicitsolve.globalize._searches import Dogleg, bounded_direction, kept_part
 from implicitsolve.kernels._norms import norm2, norm_max
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
@@ -366,7 +366,7 @@ class KrylovLoop(Certified[_NewtonState]):
         slow = ~has_halved(norms, previous) & (linear_residual <= eta) | ~found.accepted
         if not slow.any():
             return chosen
-        return np.where(slow, tightened(chosen, eta, eps(self.evaluator.xp, self.state.x.dtype)), chosen)
+        return np.where(slow, tighten(chosen, eta, eps(self.evaluator.xp, self.state.x.dtype)), chosen)
 
     def _preconditioner(self, J: LinearOperator) -> LinearOperator | None:
         """M for the running systems, on arrays (b, N)."""

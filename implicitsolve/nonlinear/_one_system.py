@@ -28,7 +28,7 @@ from implicitsolve.globalize._rules import (
     has_halved,
     has_search_failed,
     is_still,
-    tightened,
+    tighten,
 )
 from implicitsolve.kernels._lapack import IAMAX
 from implicitsolve.kernels._norms import Norms, norm2
@@ -380,4 +380,4 @@ class OneKrylovSystem(OneSystem):
         chosen = self.method.forcing.next(np.asarray([eta]), np.asarray([self.norm]), np.asarray([previous]))
         self.eta = float(chosen[0])
         if not is_accepted or (not has_halved(self.norm, previous) and linear_residual <= eta):
-            self.eta = tightened(self.eta, eta, self.unit)
+            self.eta = tighten(self.eta, eta, self.unit)

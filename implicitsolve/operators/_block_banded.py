@@ -177,12 +177,12 @@ class BlockBandedMatrix(LinearOperator):
             return super().__add__(other)
         lower, upper = max(self.lower, other.lower), max(self.upper, other.upper)
         array_namespace(self.blocks, other.blocks)  # raises where there is no common library
-        blocks = self._widened(lower, upper) + other._widened(lower, upper)
+        blocks = self._widen(lower, upper) + other._widen(lower, upper)
         return BlockBandedMatrix(blocks, lower=lower, upper=upper, periodic=self.periodic)
 
     __radd__ = __add__
 
-    def _widened(self, lower: int, upper: int) -> Array:
+    def _widen(self, lower: int, upper: int) -> Array:
         """The blocks with zeros around them, in a wider band."""
         if (lower, upper) == (self.lower, self.upper):
             return self.blocks

@@ -180,19 +180,19 @@ class Segments:
 
     def sums(self, entries: Array) -> Array:
         """Sums (..., segments) of entries (..., n)."""
-        return self._reduced(entries, array_namespace(entries).sum)
+        return self._reduce(entries, array_namespace(entries).sum)
 
     def largest(self, sizes: Array) -> Array:
         """Largest of sizes (..., n), which are not negative; 0 of empty segments."""
-        return self._reduced(sizes, array_namespace(sizes).max)
+        return self._reduce(sizes, array_namespace(sizes).max)
 
-    def _reduced(self, entries: Array, reduction: Callable[..., Array]) -> Array:
+    def _reduce(self, entries: Array, reduction: Callable[..., Array]) -> Array:
         xp = array_namespace(entries)
         if not entries.shape[-1]:
             return xp.zeros((*entries.shape[:-1], self.shape[0]), dtype=entries.dtype, device=device(entries))
         terms = xp.reshape(xp.take(entries, self._places, axis=-1), (*entries.shape[:-1], *self.shape))
         reduced = reduction(xp.where(self._is_inside, terms, xp.zeros_like(terms)), axis=-1)
-        return reduced if self._next is None else self._next._reduced(reduced, reduction)
+        return reduced if self._next is None else self._next._reduce(reduced, reduction)
 
 
 class DevicePattern:

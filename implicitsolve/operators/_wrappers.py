@@ -195,7 +195,7 @@ def closed_up(keep: Indices, ended: Indices) -> tuple[Indices, tuple[Indices, In
     return keep, moves
 
 
-def kept(x: Array, rows: Indices, moves: tuple[Indices, Indices] | None) -> Array:
+def rows_of(x: Array, rows: Indices, moves: tuple[Indices, Indices] | None) -> Array:
     """Rows of an array that nothing else reads any more: in place if but for `moves`, (to, from), all stay there."""
     if moves is None or not isinstance(x, np.ndarray):
         return x.take(rows, axis=0) if isinstance(x, np.ndarray) else gather(x, rows)
@@ -207,7 +207,7 @@ def _rows_of(part: Any, rows: Indices, moves: tuple[Indices, Indices] | None = N
     if part is None:
         return None
     if is_array(part):
-        return kept(part, rows, moves)
+        return rows_of(part, rows, moves)
     return part.keep(rows, moves) if moves is not None and hasattr(part, "keep") else part.take(rows)
 
 

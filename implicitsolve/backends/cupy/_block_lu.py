@@ -18,7 +18,7 @@ LANE_NUMBERS = 128  # of 32 bits in the registers of a lane
 
 def fits_lanes(k: int, lower: int, upper: int, itemsize: int) -> bool:
     """Whether registers and shared memory hold the block rows that are worked on."""
-    m, shared = lower + upper + 1, _shared(k, lower, upper, itemsize)
+    m, shared = lower + upper + 1, _shared_memory(k, lower, upper, itemsize)
     return k <= WARP and m * k * itemsize // 4 <= LANE_NUMBERS and shared <= min(MOST_SHARED, limits()[1])
 
 
@@ -43,7 +43,7 @@ class LaneFactors(Factors):
             (-(-B * lanes(k) // WARP),),
             (WARP,),
             (blocks, F, order, found, B, T),
-            shared=_shared(k, lower, upper, blocks.dtype.itemsize),
+            shared=_shared_memory(k, lower, upper, blocks.dtype.itemsize),
             **constants,
             COLUMNS=1,
         )
@@ -64,7 +64,7 @@ class LaneFactors(Factors):
         )
 
 
-def _shared(k: int, lower: int, upper: int, itemsize: int) -> int:
+def _shared_memory(k: int, lower: int, upper: int, itemsize: int) -> int:
     return WARP // lanes(k) * (lower + 1) * (lower + upper + 1) * k * k * itemsize
 
 
@@ -96,15 +96,15 @@ class ThreadFactors(Factors):
         """Factor blocks (B, T, m, k, k) in C order."""
         _, _, m, k, _ = blocks.shape
         numbers, constants = m * k * k, {"K": k, "LOWER": lower, "UPPER": upper}
-        return cls._factored("block_threads", blocks, (m, k, k), max(32 // numbers, 1) * numbers | 1, **constants)
+        return cls._factor("block_threads", blocks, (m, k, k), max(32 // numbers, 1) * numbers | 1, **constants)
 
     @classmethod
     def over_band(cls, blocks: Any) -> ThreadFactors:
         """Factor blocks (B, T, 3, 1, 1) in C order, with row interchanges over the band."""
-        return cls._factored("band", blocks, (4,), 31)
+        return cls._factor("band", blocks, (4,), 31)
 
     @classmethod
-    def _factored(cls, source: str, blocks: Any, row: tuple[int, ...], room: int, **constants: int) -> ThreadFactors:
+    def _factor(cls, source: str, blocks: Any, row: tuple[int, ...], room: int, **constants: int) -> ThreadFactors:
         """Factor by a source, with so many numbers for each row of the factors, and as many in shared memory."""
         B, T, _, k, _ = blocks.shape
         F, order, found = cupy.empty((T, *row, B), blocks.dtype), cupy.empty((T, B), cupy.uint8), cupy.empty((B, 2))

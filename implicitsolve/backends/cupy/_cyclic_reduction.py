@@ -187,10 +187,10 @@ class LargeBlockFactors(Factors):
         _launch("large_factor.cu", "large_scale", dtype, (min(B * T, MOST_GRID),), arguments, THREADS * dtype.itemsize)
         levels: list[_Level] = []
         while True:
-            levels.append(_Level.factored(blocks, 2 ** len(levels), T, entries, multipliers))
+            levels.append(_Level.factor(blocks, 2 ** len(levels), T, entries, multipliers))
             if blocks.shape[1] == 1:
                 break
-            blocks = levels[-1].reduced(blocks)
+            blocks = levels[-1].reduce(blocks)
         return cls(found=found_in(entries, multipliers, scale), levels=levels)
 
     @property
@@ -230,7 +230,7 @@ class _Level:
     T: int
 
     @classmethod
-    def factored(cls, A: Any, stride: int, T: int, entries: Any, multipliers: Any) -> _Level:
+    def factor(cls, A: Any, stride: int, T: int, entries: Any, multipliers: Any) -> _Level:
         """Eliminate the odd rows of A (B, rows, 3, k, k), or the only one."""
         B, rows, _, k, _ = A.shape
         odd = max(rows // 2, 1)
@@ -246,7 +246,7 @@ class _Level:
         level.triangle(UPPER, True, W, W, (1, k), 2 * k, stacked, multipliers, 0)
         return level
 
-    def reduced(self, A: Any) -> Any:
+    def reduce(self, A: Any) -> Any:
         """The rows that stay."""
         B, rows, _, k, _ = A.shape
         even = rows - rows // 2
@@ -337,7 +337,7 @@ def _empty(A: Any, *shape: int) -> Any:
     return cupy.empty((A.shape[0], *shape), A.dtype)
 
 
-def _padded(k: int) -> int:
+def _pad(k: int) -> int:
     return -(-k // PANEL) * PANEL
 
 
@@ -353,12 +353,12 @@ def _columns(k: int, columns: int, itemsize: int) -> int:
 
 
 def _solve_shared(k: int, columns: int, itemsize: int) -> int:
-    return (max(_padded(k) * (columns + 1), THREADS) + PANEL * (PANEL + 1)) * itemsize
+    return (max(_pad(k) * (columns + 1), THREADS) + PANEL * (PANEL + 1)) * itemsize
 
 
 def _factor_shared(k: int, itemsize: int) -> int:
     warps = THREADS // 32
-    return ((_padded(k) + PANEL) * (PANEL + 1) + warps) * itemsize + 4 * (warps + k)
+    return ((_pad(k) + PANEL) * (PANEL + 1) + warps) * itemsize + 4 * (warps + k)
 
 
 def _product_shared(columns: int, itemsize: int) -> int:

@@ -36,7 +36,7 @@ def stack(x):
     return x, own // size, steps[0] // size if len(steps) > 1 else 0, steps[-1] // size
 
 
-def kept(factors, other):
+def factor_stack(factors, other):
     """A stack that factors are written to, and whether there is one; any other array if not."""
     if factors is None:
         return other, 0, 0, 0, 0
@@ -75,7 +75,7 @@ class Mixture:
     def value(products, x, states, factors=None, distances=None):
         hhat = cupy.empty(x.shape[1:], x.dtype)
         near = *neighbours(products), *stack(x), *neighbours(states), *places(products, distances)
-        _mix("value", hhat.shape, (*near, *kept(factors, x), hhat), len(products))
+        _mix("value", hhat.shape, (*near, *factor_stack(factors, x), hhat), len(products))
         return hhat
 
     @staticmethod
@@ -113,13 +113,13 @@ class GRU:
     @staticmethod
     def reset(y, x, hhat, factors=None):
         product, gates = cupy.empty(hhat.shape, hhat.dtype), stack(y)
-        _gru("reset", hhat.shape, (*gates, *stack(x), *matrix(hhat), *kept(factors, x), product))
+        _gru("reset", hhat.shape, (*gates, *stack(x), *matrix(hhat), *factor_stack(factors, x), product))
         return (gates[0] if factors is None else factors)[0], product
 
     @staticmethod
     def blend(y, x, keep, hhat, factors=None):
         h = matrix(y)
-        _gru("blend", y.shape, (*h, *matrix(x), *matrix(keep), *matrix(hhat), *kept(factors, x)))
+        _gru("blend", y.shape, (*h, *matrix(x), *matrix(keep), *matrix(hhat), *factor_stack(factors, x)))
         return h[0]
 
     @staticmethod
@@ -168,13 +168,13 @@ class LSTM:
     def mix(products, x, states, factors=None, distances=None):
         hats = cupy.empty((2, *x.shape[1:]), x.dtype)
         near = *neighbours(products), *stack(x), *neighbours(states), *places(products, distances)
-        _lstm("mix", hats.shape[1:], (*near, *kept(factors, x), hats))
+        _lstm("mix", hats.shape[1:], (*near, *factor_stack(factors, x), hats))
         return hats[0], hats[1]
 
     @staticmethod
     def state(y, x, chat, factors=None):
         state = _states((), chat)
-        _lstm("state", chat.shape, (*stack(y), *stack(x), *matrix(chat), *kept(factors, x), state))
+        _lstm("state", chat.shape, (*stack(y), *stack(x), *matrix(chat), *factor_stack(factors, x), state))
         return state
 
     @staticmethod

@@ -7,7 +7,7 @@ import cupy
 
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters.kernels import ACTIVATIONS
-from implicitsolve.backends.cupy._gates import MOST, elementwise, kept, matrix, neighbours, places
+from implicitsolve.backends.cupy._gates import MOST, elementwise, factor_stack, matrix, neighbours, places
 from implicitsolve.backends.cupy._module import is_real
 from implicitsolve.backends.cupy._recurrence import run
 
@@ -25,7 +25,7 @@ class RNN:
             return kernels.rnn.reference.value(activation, products, x, factors, distances)
         h = cupy.empty(x.shape, x.dtype)
         near = *neighbours(products), *places(products, distances)
-        _rnn("value", h, (*near, *matrix(x), *kept(factors, x), NUMBERS[activation], h), len(products))
+        _rnn("value", h, (*near, *matrix(x), *factor_stack(factors, x), NUMBERS[activation], h), len(products))
         return h
 
     @staticmethod

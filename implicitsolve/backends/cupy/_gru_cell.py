@@ -8,7 +8,7 @@ from functools import cache, cached_property
 import cupy
 
 from implicitsolve.adapters import kernels
-from implicitsolve.backends.cupy._gates import elementwise, kept, matrix, stack
+from implicitsolve.backends.cupy._gates import elementwise, factor_stack, matrix, stack
 from implicitsolve.backends.cupy._module import THREADS, is_real, launch, limits
 
 FILE = "gru_cell.cu"
@@ -42,7 +42,7 @@ class GRUCell:
 
     def _value(self, m, x, weights, states, factors, distances):
         h = cupy.empty(x.shape[1:], x.dtype)
-        self._launch("value", m, h, (*_near(states, distances), *stack(x), weights, *kept(factors, x), h))
+        self._launch("value", m, h, (*_near(states, distances), *stack(x), weights, *factor_stack(factors, x), h))
         return h
 
     def push(self, factors, dstates, distances=None):
@@ -53,11 +53,11 @@ class GRUCell:
     def pull(self, factors, w):
         m, count = self.neighbours + 3, w.size
         sums = cupy.empty(2 * m * count, w.dtype)
-        sent = tuple(self._sent(factors, w, sums, 1))
+        sent = tuple(self._send(factors, w, sums, 1))
         return sent, sums[: m * count].reshape(m, *w.shape), sums[m * count :].reshape(*w.shape[:-1], -1)
 
     def pull_back(self, factors, w, distances, length):
-        sent = self._sent(factors, w, w, 0)
+        sent = self._send(factors, w, w, 0)
         m, B, T, k = sent.shape
         total = cupy.empty((B, length, k), w.dtype)
         grid, sizes = (-(-total.size // THREADS),), (B * length, T, length, k)
@@ -81,7 +81,7 @@ class GRUCell:
         elementwise(FILE, function, factors.shape[1:], (*arguments, found), **constants)
         return found
 
-    def _sent(self, factors, w, sums, keeps_sums):
+    def _send(self, factors, w, sums, keeps_sums):
         """Cotangents of the neighbours, in the places of the rows whose neighbours they are."""
         sent = cupy.empty((self.neighbours, *w.shape), w.dtype)
         arguments = (*matrix(w), *stack(factors), self.weights, sent, sums, keeps_sums)

@@ -20,7 +20,7 @@ from implicitsolve.backends.numba._elimination import copy_block, largest_in_blo
 from implicitsolve.backends.numba._jit import ZERO, _intrinsic, inner, kernel, share
 from implicitsolve.backends.numba._views import View, fill, larger, smaller, view
 from implicitsolve.kernels import StoredFactors
-from implicitsolve.operators._wrappers import kept
+from implicitsolve.operators._wrappers import rows_of
 
 
 def usable(x: HostArray) -> HostArray:
@@ -47,7 +47,7 @@ class Batch(StoredFactors):
         """`take` on the same memory; see `StoredFactors`."""
         other = copy.copy(self)
         for name in ("singular", "growth", *self.axes):
-            setattr(other, name, kept(getattr(self, name), indices, moves))
+            setattr(other, name, rows_of(getattr(self, name), indices, moves))
         return other
 
     def _solve(self, x: HostArray, adjoint: bool) -> None:

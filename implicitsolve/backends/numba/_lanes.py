@@ -197,7 +197,7 @@ def _unary(key: Any, implementation: Callable[[Any, Any], Any]) -> None:
     _operator(key, _same, 1)
 
     @lower_builtin(key, Lanes)
-    def _lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def _lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return implementation(builder, args)
 
 
@@ -256,7 +256,7 @@ def _function(key: Any, name: str) -> None:
     _operator(key, _same, 1)
 
     @lower_builtin(key, Lanes)
-    def _lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def _lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         number = sig.return_type.number
         function = context.get_function(getattr(math, name), signature(number, number))
         return _lane_by_lane(builder, function, args)
@@ -294,14 +294,14 @@ def exchange_entries(x: Any, first: Any, r: Any, pivot: Any, k: Any) -> None:
 def _exchange_entries(x: Any, first: Any, r: Any, pivot: Any, k: Any) -> Any:
     if not isinstance(x.dtype, Lanes):
 
-        def exchanged(x: Any, first: Any, r: Any, pivot: Any, k: Any) -> None:
+        def exchange(x: Any, first: Any, r: Any, pivot: Any, k: Any) -> None:
             x[first + r], x[first + pivot] = x[first + pivot], x[first + r]
     else:
 
-        def exchanged(x: Any, first: Any, r: Any, pivot: Any, k: Any) -> None:
+        def exchange(x: Any, first: Any, r: Any, pivot: Any, k: Any) -> None:
             for i in range(r + 1, k):
                 mask = pivot == i
                 a, b = x[first + r], x[first + i]
                 x[first + r], x[first + i] = select(mask, b, a), select(mask, a, b)
 
-    return exchanged
+    return exchange

@@ -32,7 +32,7 @@ is_jitted: Callable[[Any], bool] = _is_jitted  # whose own type admits functions
 MODULES = (builtins, cmath, math, np)
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 OWNERS = {id(value): (module.__name__, name) for module in MODULES for name, value in vars(module).items()}
-KEPT = 64  # residuals
+MOST_COMPILED = 64  # residuals
 
 
 class Residual:
@@ -56,7 +56,7 @@ class Residual:
         except TypeError:
             return self._compile()
         if key not in _compiled:
-            while len(_compiled) >= KEPT:
+            while len(_compiled) >= MOST_COMPILED:
                 _compiled.pop(next(iter(_compiled)), None)
             _compiled[key] = self._compile()
         return _compiled[key]
