@@ -13,9 +13,9 @@ from implicitsolve._arrays.host import from_host, gather, scatter, to_host, zero
 from implicitsolve._arrays.namespace import array_namespace, is_complex, numpy_namespace
 from implicitsolve._typing import Array, DType, HostArray, Indices, Namespace
 from implicitsolve.kernels._vectors import vectors_like
-from implicitsolve.krylov._arnoldi import Arnoldi, Hessenberg, OnFinish
-from implicitsolve.krylov._base import ApproximateInverse, KrylovOutcome
-from implicitsolve.krylov._descent import Descent, DescentCollector
+from implicitsolve.krylov._arnoldi import Arnoldi, Hessenberg
+from implicitsolve.krylov._base import KrylovOutcome
+from implicitsolve.krylov._descent import DescentCollector
 from implicitsolve.operators import LinearOperator
 
 BASIS_MEMORY = 42 * 10**6  # entries that both bases of all systems may take, 336 MB in float64,
@@ -51,12 +51,11 @@ class RecyclingGMRES:
         self, size: int, recycle: int, systems: int, space: RecycledSpace | None = None, needs_descent: bool = False
     ) -> None:
         self.sizes: HostArray = np.full(systems, size)
-        self.recycle = recycle
         self.grew: HostArray = np.zeros(systems, dtype=bool)  # to a size, after a solve, that may become all of R^N
         self._space = space
         self._new: tuple[SpaceCollector, Any] | None = None  # of the last solve, and its M
         self._storage: tuple[Any, Any] = None, None  # of the last basis
-        self.needs_descent: bool = needs_descent
+        self.recycle, self.needs_descent = recycle, needs_descent
         self.descent: Descent | None = None
 
     @property
@@ -80,50 +79,47 @@ class RecyclingGMRES:
         self, J: LinearOperator, F: Array, norms: HostArray, eta: HostArray, M: Any, limit: HostArray | None = None
     ) -> KrylovOutcome:
         """Newton direction, for each system by no more iterations than its `limit`."""
-        systems, length = F.shape
-        rows = room_of(systems * length)
+        length, rows, space = F.shape[1], room_of(F.shape[0] * F.shape[1]), self.space
         largest = rows - rows // ROWS_PER_VECTOR
-        space = self.space
         if space is not None and space.base is not M:
             space = self._space = space.around(M)
         collector = self._collector(F, least=0 if M is None else SOLVED) if self.recycle else None
         descents = DescentCollector(F, norms) if self.needs_descent else None
         target, sizes = eta * norms, np.minimum(self.sizes, largest if limit is None else np.minimum(limit, largest))
-
-        def prepare(
-            A: LinearOperator,
-            b: Array,
-            part: slice | Indices,
-            M: ApproximateInverse | None,
-            watcher: OnFinish | None,
-            storage: tuple[Array | None, Array | None] = (None, None),
-        ) -> Arnoldi:
-            limits, most = sizes[part], int(sizes[part].max())
-            options: dict[str, Any] = {
-                "limits": limits,
-                "M": M,
-                "on_finish": watcher,
-                "needs_residual": False,
-                "storage": storage,
-            }
-            return Arnoldi(A, b, norms[part], target=target[part], columns=most, **options)
-
-        inverse, watcher = M if space is None else space, _both(descents, collector)
-        process = prepare(J, -F, slice(None), inverse, watcher, self._storage)
+        process = Arnoldi(
+            J,
+            -F,
+            norms,
+            target=target,
+            columns=int(sizes.max()),
+            limits=sizes,
+            M=M if space is None else space,
+            on_finish=_both(descents, collector),
+            needs_residual=False,
+            storage=self._storage,
+        )
         cycle = process.run()
         self._storage = process.V, process.Z if process.is_flexible else None
         lost = np.flatnonzero(cycle.broken & (cycle.norm > target))
         if lost.size and space is not None:
             # what was kept may be singular where J has changed beyond recognition: those systems begin afresh
-            held = space.held.copy()
-            held[lost] = False
-            self._space = space.limit(held)
+            self._space = space.limit(space.held & ~np.isin(np.arange(sizes.size), lost)[:, None])
             watcher = _both(*(None if c is None else c.renumber(lost) for c in (descents, collector)))
-            again = prepare(J.take(lost), gather(-F, lost), lost, None if M is None else M.take(lost), watcher).run()
+            again = Arnoldi(
+                J.take(lost),
+                gather(-F, lost),
+                norms[lost],
+                target=target[lost],
+                limits=sizes[lost],
+                columns=int(sizes[lost].max()),
+                M=None if M is None else M.take(lost),
+                on_finish=watcher,
+                needs_residual=False,
+            ).run()
             scatter(cycle.dx, lost, again.dx)
             cycle.norm[lost], cycle.broken[lost], cycle.nonfinite[lost] = again.norm, again.broken, again.nonfinite
             cycle.columns[lost] += again.columns
-        self.descent = getattr(descents, "descent", None)
+        self.descent = None if descents is None else descents.descent
         self._grow((cycle.norm > target) & (sizes == self.sizes), length)
         if collector is not None and collector.bases:
             self._new = collector, M

@@ -302,10 +302,9 @@ def _gradient(
         return Check(title, True, float("nan"), float("nan"), UNSETTLED_HINT)
     allowed, measured = max(allowed, excused), abs(left - right) / scale
     passed = measured <= allowed
-    hint = "" if passed else "the sign is wrong" if abs(left + right) <= allowed * scale else ""
-    if not passed and not hint:
-        hint = f"the gradient with respect to {name!r} is not that of the residual"
-    return Check(title, passed, measured, allowed, hint)
+    other = f"the gradient with respect to {name!r} is not that of the residual"
+    wrong = "the sign is wrong" if abs(left + right) <= allowed * scale else other
+    return Check(title, passed, measured, allowed, "" if passed else wrong)
 
 
 def _difference(

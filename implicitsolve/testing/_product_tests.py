@@ -105,21 +105,18 @@ class Point:
     def _settle(self, i: int) -> tuple[Array, HostArray]:
         """The derivative along one direction, made longer for systems whose F hardly changes along it."""
         v = self.directions[i]
-        known, uncertain = self._along(v)
+        known, uncertain = self.difference(lambda h: self.residual(self.x + h * v))
         for factor in LONGER:
             poor = ~(uncertain <= UNSETTLED * norm2(known))
             if not poor.any():
                 break
             w = v * factor
-            other, doubt = self._along(w)
+            other, doubt = self.difference(lambda h, w=w: self.residual(self.x + h * w))
             is_better = poor & (relative(doubt, norm2(other)) < relative(uncertain, norm2(known)))
             mask = from_host(is_better, v)[:, None]
             known, uncertain = self.xp.where(mask, other, known), np.where(is_better, doubt, uncertain)
             self.directions[i] = self.xp.where(mask, w, self.directions[i])
         return known, uncertain
-
-    def _along(self, v: Array) -> tuple[Array, HostArray]:
-        return self.difference(lambda h: self.residual(self.x + h * v))
 
     def difference(self, F: Callable[[float], Array]) -> tuple[Array, HostArray]:
         """Derivative of ``F(h)`` at h = 0, and the norm of its uncertainty: where the quotients change least."""
