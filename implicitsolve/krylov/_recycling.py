@@ -15,7 +15,7 @@ from implicitsolve._typing import Array, DType, HostArray, Indices, Namespace
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.krylov._arnoldi import Arnoldi, Hessenberg
 from implicitsolve.krylov._base import KrylovOutcome
-from implicitsolve.krylov._descent import DescentCollector
+from implicitsolve.krylov._descent import Descent, DescentCollector
 from implicitsolve.operators import LinearOperator
 
 BASIS_MEMORY = 42 * 10**6  # entries that both bases of all systems may take, 336 MB in float64,
