@@ -152,7 +152,7 @@ html_theme_options = {
     "navbar_persistent": ["search-button"],
     "navigation_with_keys": False,
     "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
-    "show_prev_next": False,
+    "show_prev_next": True,
 }
 
 

@@ -86,7 +86,8 @@ class Problem(ChecksKeywords, Representation):
         ``parameter_jvp(x, tangents)`` returns (dF/dtheta) dtheta, shaped like x, for a mapping with some of the names.
     parameter_vjp : callable, optional
         ``parameter_vjp(x, w)`` returns (dF/dtheta)^H w for every parameter, as a dict. If it has an argument named
-        `wrt`, it receives there the names of the requested ones, unless all are.
+        `wrt`, it receives there the names of the requested ones, unless all are. Where F takes `parameters`, central
+        differences replace these two: two residuals for each direction, or for each number in the parameters.
     derivatives : "trace", optional
         "trace": the products and derivatives by parameters that are not given above come from the residual itself, a
         NumPy function that JAX compiles (extra ``jax``). See `implicitsolve.trace`. A function that cannot be

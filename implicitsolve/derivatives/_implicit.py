@@ -10,6 +10,7 @@ import numpy as np
 
 from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._typing import ArrayArgument, CallersArray
+from implicitsolve.derivatives._parameter_differences import with_parameter_differences
 from implicitsolve.derivatives._point import Point, check_problem
 from implicitsolve.derivatives._systems import AdjointResult, TangentResult, as_given
 from implicitsolve.direct import DirectMethod
@@ -190,7 +191,8 @@ def push_forward(
     array([0.25    , 0.166667])
     """
     solved, result, tangents = _arguments("push_forward", problem, result, tangents)
-    solved = with_derivatives(solved, as_inexact(_point(result), "result"))
+    at = as_inexact(_point(result), "result")
+    solved = with_parameter_differences(with_derivatives(solved, at), at, needs_adjoint=False)
     if solved.parameter_jvp is None:
         raise TypeError("push_forward: the problem has no `parameter_jvp`")
     if not isinstance(tangents, Mapping):

@@ -15,6 +15,7 @@ from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_complex
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives._accuracy import Differences, Equation, Lengths, lengths
+from implicitsolve.derivatives._parameter_differences import with_parameter_differences
 from implicitsolve.derivatives._systems import (
     HalfSystem,
     by_substitution,
@@ -60,6 +61,7 @@ class Point:
         check_problem(self.caller, problem)
         self.x = as_inexact(result.x if isinstance(result, NonlinearResult) else result, "result")
         problem = with_derivatives(problem, self.x)
+        problem = with_parameter_differences(problem, self.x, needs_adjoint=needs_adjoint)
         self.evaluator = evaluator = Evaluator(problem, self.x)
         self.needs_adjoint = needs_adjoint
         self.J: BlockBandedMatrix | None = None

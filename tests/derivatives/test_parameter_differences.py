@@ -1,0 +1,82 @@
+"""Derivatives by parameters that F takes, without a product written by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import implicitsolve as ims
+
+A, B = np.array([1.0, 2.0, 5.0]), 3.0
+
+
+def by_name(x, a, b):
+    return a * x + x**3 - b
+
+
+def by_mapping(x, theta):
+    return by_name(x, **theta)
+
+
+def by_array(x, theta):
+    return by_name(x, theta[:-1], theta[-1])
+
+
+def by_number(x, b):
+    return by_name(x, A, b)
+
+
+PROBLEMS = {
+    "names": (by_name, {"a": A, "b": B}),
+    "a dict": (by_mapping, {"a": A, "b": B}),
+    "an array": (by_array, np.append(A, B)),
+    "a number": (by_number, B),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("start", [np.ones(3), np.ones((2, 3))], ids=["one", "batch"])
+def test_gradients_without_ceremony(name, start):
+    F, parameters = PROBLEMS[name]
+    problem = ims.Problem(F, parameters=parameters, batch_ndim=start.ndim - 1)
+    result = ims.root(problem, start)
+    x, slope = result.x, A + 3 * result.x**2
+    w = np.linspace(1.0, 2.0, x.size).reshape(x.shape)
+    by_a, by_b = -x / slope, 1 / slope
+    found = ims.pull_back(problem, result, w).raise_for_status().gradients
+    exact = {"a": (w * by_a).reshape(-1, 3).sum(axis=0), "b": (w * by_b).sum()}
+    exact["theta"] = np.append(exact["a"], exact["b"])
+    for key, value in found.items():
+        assert np.shape(value) == np.shape(exact[key])
+        np.testing.assert_allclose(value, exact[key], rtol=1e-6)
+    for key, value in problem.parameters.items():
+        t = ims.push_forward(problem, result, {key: np.ones_like(value)}).raise_for_status().tangent
+        expected = {"a": by_a, "b": by_b, "theta": by_a + by_b}[key]
+        np.testing.assert_allclose(t, np.broadcast_to(expected, x.shape), rtol=1e-6)
+
+
+def test_a_sparse_system_and_some_parameters_alone():
+    def heat(u, source, rate):
+        return np.diff(u, 2, prepend=0.0, append=0.0) - rate * u**3 + source
+
+    problem = ims.Problem(heat, parameters={"source": np.full(60, 0.1), "rate": 0.2})
+    result = ims.root(problem, np.zeros(60))
+    gradients = ims.pull_back(problem, result, np.ones(60), wrt=["rate"]).gradients
+    assert list(gradients) == ["rate"]
+    sides = [
+        ims.root(replace(problem, parameters={**problem.parameters, "rate": r}), result.x).x for r in (0.201, 0.199)
+    ]
+    np.testing.assert_allclose(gradients["rate"], (sides[0] - sides[1]).sum() / 2e-3, rtol=1e-3)
+
+
+def test_products_that_are_given_are_used():
+    problem = ims.Problem(
+        by_number, parameters=B, parameter_jvp=lambda x, t: 7 + 0 * x, parameter_vjp=lambda x, w: {"b": 5.0}
+    )
+    result = ims.root(problem, np.ones(3))
+    assert ims.pull_back(problem, result, np.ones(3)).gradients == {"b": -5.0}
+    np.testing.assert_allclose(
+        ims.push_forward(problem, result, {"b": 1.0}).tangent, -7 / (A + 3 * result.x**2), rtol=1e-6
+    )
