@@ -66,7 +66,7 @@ def count_operation() -> None:
 
 
 def is_tracer(value: object) -> bool:
-    """Whether a value is no number yet."""
+    """Whether a value is known only when the program runs."""
     return hasattr(value, "aval")
 
 

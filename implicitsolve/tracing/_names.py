@@ -1,7 +1,7 @@
 """A user's function with other meanings of the names around it: arrays that it makes can hold traced values.
 
-`np.zeros`, `np.array` and their kin know nothing of the values that will enter, and NumPy does not hand them over. The
-function is made anew with the same code, where the name of NumPy stands for a module that differs in these functions,
+`np.zeros`, `np.array` and their kin return plain arrays, which traced values cannot enter. The
+function is made again with the same code, where the name of NumPy stands for a module that differs in these functions,
 and `math` for one that takes traced values. So are the functions that it calls by name. Nothing of the user's changes.
 """
 

@@ -1,0 +1,102 @@
+"""Random programs in NumPy: views, aliases, updates in place, masks, reductions. None has a wrong trace."""
+
+from __future__ import annotations
+
+import os
+import random
+import warnings
+from importlib import import_module
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+jax = pytest.importorskip("jax")
+Comparison = import_module("implicitsolve.tracing._compare").Comparison
+UntraceableError = import_module("implicitsolve.tracing._functions").UntraceableError
+Program, double_precision = (
+    getattr(import_module("implicitsolve.tracing._program"), name) for name in ("Program", "double_precision")
+)
+
+N = 6
+KEYS = "1:4 ::2 ::-1 -1 [0,2] [1,1,0] 0 ... None :,1 1,: ...,0 1::-1 [True,False]*3"
+UNARY = "np.sin({a}) np.tanh({a}) -{a} {a}**2 np.abs({a}) {a}.copy() np.cumsum({a}) {a}-{a}.mean() np.sort({a})"
+BINARY = "{a}+{b} {a}*{b} {a}-np.cos({b}) np.where({a}>{b},{a},-{b}) np.maximum({a},{b}) np.hypot({a},1+{b}*{b})"
+VIEWS = """{a}.reshape(2,3) {a}.reshape(3,2) {a}.T {a}.ravel() {a}[{k}] {a}.reshape(-1) {a} np.flip({a}) {a}.squeeze()
+{a}[{k}][{j}]"""
+MADE = "np.zeros(6) np.ones((2,3)) np.zeros_like({a}) np.full(6,0.5) np.array([{a}.sum(),0.5]) np.outer({a},{b})"
+UPDATES = [
+    "{a} += {b}",
+    "{a} *= 0.5",
+    "{a}[{k}] = {b}",
+    "{a}[{k}] += np.sin({b})",
+    "{a}[{k}] = 0.25",
+    "{a}[{k}][{j}] -= {b}",
+    "{a}[{a} > 0.1] *= -0.5",
+    "{a}[{b} > {a}] = 0.3",
+    "np.add.at({a}, [0, 1, 1], 0.1)",
+    "np.multiply({a}, {b}, out={a})",
+    "np.copyto({a}, {b})",
+    "{a}.fill(0.2)",
+    "{a}.flat[::2] = 0.1",
+    "{a}.T[{k}] += 0.5",
+]
+RETURN = ["out = np.zeros(6)", "for v in ({names}): out[:min(v.size, 6)] += np.ravel(v)[:6]", "return np.tanh(out) + x"]
+
+
+def program(choose: random.Random) -> str:
+    """The source of F: statements that NumPy does at a sample point."""
+    lines: list[str] = []
+    space = {"np": np, "x": np.linspace(-0.9, 0.8, N)}
+    arrays = ["x"]
+    for i in range(choose.randint(2, 9)):
+        kind = choose.choice([UNARY, BINARY, VIEWS, VIEWS, MADE, None, None, None])
+        keys = {"k": choose.choice(KEYS.split()), "j": choose.choice(KEYS.split())}
+        line = choose.choice(kind.split() if kind else UPDATES)
+        line = line.format(a=choose.choice(arrays), b=choose.choice(arrays), **keys)
+        line = f"v{i} = {line}" if kind else line
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                exec(line, space)
+        except (ValueError, IndexError, TypeError, AttributeError, RuntimeError):
+            continue
+        lines.append(line)
+        if kind and isinstance(space[f"v{i}"], np.ndarray):
+            arrays.append(f"v{i}")
+    lines += [line.format(names=", ".join([*arrays, "x"])) for line in RETURN]
+    return "def F(x):\n" + "".join(f"    {line}\n" for line in lines)
+
+
+def eager(closed, x, v):
+    """F and J v without compiling."""
+    with double_precision():
+        found = jax.jvp(lambda x: jax.core.eval_jaxpr(closed.jaxpr, closed.consts, x)[0], (x,), (v,))
+        return tuple(map(np.asarray, found))
+
+
+SEEN = {"traced": 0, "refused": 0, "untraceable": 0}
+
+
+@settings(deadline=None, max_examples=int(os.environ.get("PROGRAMS", "25")), suppress_health_check=list(HealthCheck))
+@given(st.randoms(use_true_random=False))
+def test_no_program_has_a_wrong_trace(choose):
+    source = program(choose)
+    space = {"np": np, "__name__": "programs"}
+    exec(source, space)
+    F = space["F"]
+    x0 = np.linspace(-0.9, 0.8, N)
+    try:
+        closed = Program(F, x0, {}).closed
+        comparison = Comparison(F, lambda x, v: eager(closed, x, v), None)
+        is_right = comparison.holds_nearby(x0, 3)
+    except UntraceableError:
+        SEEN["untraceable"] += 1
+        return
+    SEEN["traced" if is_right else "refused"] += 1
+    if os.environ.get("PROGRAMS"):
+        print(SEEN, "" if is_right else source)
+    random_points = np.random.default_rng(len(source)).uniform(-2, 2, (3, N))
+    for x in random_points if is_right else ():
+        assert np.allclose(F(x.copy()), eager(closed, x, x)[0], rtol=1e-11, atol=1e-11), source
