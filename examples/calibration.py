@@ -4,9 +4,9 @@ Fluid of a density that grows with the pressure, exp(c p), flows through n x n c
 
     div(k exp(c p) grad p) + q = 0.
 
-The logarithm of k in every cell is unknown; the pressure is measured in some cells. The model is a NumPy function without
-derivatives: ``derivatives="trace"`` gives exact products with J for the solves, and the gradient of the misfit by all
-permeabilities for one adjoint solve each. SciPy's L-BFGS-B does the rest.
+The logarithm of k in every cell is unknown; the pressure is measured in some cells. The model is a NumPy function
+without derivatives: ``derivatives="trace"`` gives exact products with J for the solves, and the gradient of the misfit
+by all permeabilities for one adjoint solve each. SciPy's L-BFGS-B does the rest. See docs/examples/calibration.md.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Calibration:
 
 def main(arguments: list[str] | None = None) -> None:
     """Calibrate, and print what was found."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Calibrate a flow model by gradients.")
     parser.add_argument("--cells", type=int, default=32, help="cells along each side")
     parser.add_argument("--boreholes", type=int, default=150)
     parser.add_argument("--steps", type=int, default=60, help="iterations of L-BFGS-B at most")
@@ -112,14 +112,15 @@ def draw(path: Path, model: Calibration, logk: Any) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(8, 3.6), layout="constrained")
+    limits: Any = {"vmin": model.truth.min(), "vmax": model.truth.max()}
     for ax, values, title in zip(
         axes, (model.truth, logk), ("truth, and the boreholes", "from the pressures"), strict=True
     ):
-        image = ax.imshow(values, vmin=model.truth.min(), vmax=model.truth.max(), cmap="viridis")
+        ax.imshow(values, cmap="viridis", **limits)
         ax.set(title=title, xlabel="x, cells", ylabel="y, cells")
     y, x = np.divmod(model.places, model.n)
     axes[0].plot(x, y, "w.", markersize=3)
-    figure.colorbar(image, ax=axes, label="log k")
+    figure.colorbar(axes[0].images[0], ax=axes, label="log k")
     figure.savefig(path, dpi=150)
 
 

@@ -33,7 +33,7 @@ from implicitsolve.tracing._functions import (
     is_tracer,
     sparse_product,
 )
-from implicitsolve.tracing._index import Key, is_basic, is_tracer_mask, plain, replace_entries
+from implicitsolve.tracing._index import Key, is_basic, is_tracer_mask, plain, replace_entries, spread_over
 from implicitsolve.tracing._selected import ASK_WHERE, WRITES, Selected
 
 METHODS = """all any argmax argmin argsort choose clip compress conj conjugate cumprod cumsum diagonal dot max mean min
@@ -93,7 +93,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         """Replace all entries, those of the parent of a view too."""
         value = cast(value, self.dtype)
         if self._parent is None:
-            self._value = (jnp.broadcast_to if is_tracer(value) else np.broadcast_to)(value, self.shape)
+            self._value = (spread_over if is_tracer(value) else np.broadcast_to)(value, self.shape)
             self._version += 1
         else:
             self._parent.store(replace_entries(self._parent.value, self._places, value))

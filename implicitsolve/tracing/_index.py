@@ -59,6 +59,12 @@ def replace_entries(base: Value, key: Key, value: Value) -> Value:
     return write_entries(base, key, value) if is_basic(key) else base.at[plain(key)].set(value)
 
 
+def spread_over(value: Value, shape: tuple[int, ...]) -> Value:
+    """A value for each entry of an array: leading axes of length 1 that it has no room for are dropped."""
+    value = jnp.asarray(value)
+    return jnp.broadcast_to(value.reshape(value.shape[max(0, value.ndim - len(shape)) :]), shape)
+
+
 def write_entries(base: Value, key: Key, value: Value) -> Value:
     """`base` with `value` under integers and slices: an updated slice, or a choice from padding where it has steps."""
     parts = list(key) if isinstance(key, tuple) else [key]
@@ -67,7 +73,7 @@ def write_entries(base: Value, key: Key, value: Value) -> Value:
     at, count = parts.index(Ellipsis), sum(part is not None for part in parts) - 1
     parts[at : at + 1] = [slice(None)] * (base.ndim - count)
     kept = [part for part in parts if not is_integer(part)]
-    value = jnp.broadcast_to(value, np.empty(base.shape, bool)[key].shape)
+    value = spread_over(value, np.empty(base.shape, bool)[key].shape)
     value = jnp.squeeze(value, tuple(i for i, part in enumerate(kept) if part is None))
     axes = [part for part in parts if part is not None]
     value = jnp.expand_dims(value, tuple(i for i, part in enumerate(axes) if is_integer(part)))

@@ -202,11 +202,11 @@ def trace(
     ...     out[:-1] = np.maximum(x[1:], 0.0) - a * x[:-1]
     ...     out[-1] = x[-1] - 1.0
     ...     return out
-    >>> traced = ims.trace(F, np.ones(4), parameters={"a": 2.0})
+    >>> traced = ims.trace(F, np.ones(8), parameters={"a": 2.0})
     >>> traced.structure
-    <Sparse 4x4, 7 entries, at most 2 in a row>
-    >>> traced.vjp(np.ones(4), np.ones(4))
-    array([-2., -1., -1.,  2.])
+    <Sparse 8x8, 15 entries, at most 2 in a row>
+    >>> traced.vjp(np.ones(8), np.ones(8))
+    array([-2., -1., -1., -1., -1., -1., -1.,  2.])
     >>> ims.trace(lambda x: x if x[0] > 0 else 2 * x, np.ones(4)).is_traced
     False
     """
