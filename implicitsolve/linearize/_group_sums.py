@@ -19,7 +19,7 @@ ROUNDS = 3  # before rows are decoded: a wrong column then is in groups that hav
 WIDER = 1.0  # groups, over the entries of an open row in the mean
 LEAST_GROUPS, MOST_GROUPS = 4, 64  # in a round; a row that changes with each of 64 groups is full
 FEW, HUB = 8, 4.0  # open rows that are left to halving, if they need so many times the groups of the others
-FIXED, FOR_ENTRY = 30.0, 12.0  # evaluations; for each entry of a row: on meshes and networks
+FIXED, FOR_ENTRY = 30.0, 18.0  # evaluations; for each entry of a row: on meshes and networks
 IDLE, STUCK = 2, 0.9  # rounds that may leave nine of ten open rows as they are
 
 
