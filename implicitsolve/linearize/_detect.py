@@ -81,6 +81,7 @@ def extend(
     rows: HostArray,
     *,
     budget: int = BUDGET,
+    scale: HostArray | None = None,
     inward: Callable[[Array, Array], Array] | None = None,
 ) -> Detection:
     """Find what a pattern misses in some rows, where F has taken other branches than where it was found.
@@ -99,7 +100,7 @@ def extend(
             structure=structure, how=Outcome.BISECTION, evaluations=probe.evaluations, unknowns=known.unknowns
         )
 
-    return _near(residual, x, budget, None, inward, None, search)
+    return _near(residual, x, budget, scale, inward, None, search)
 
 
 def _near(

@@ -17,7 +17,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._bisection import MOST_LONGER, Flat
 from implicitsolve.linearize._coloring import Coloring, color_columns
-from implicitsolve.linearize._detect import MISMATCH, detect, random_direction, wrong_rows
+from implicitsolve.linearize._detect import MISMATCH, detect, extend, random_direction, wrong_rows
 from implicitsolve.linearize._difference_steps import FARTHER
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators._sparse import SparseMatrix
@@ -26,6 +26,7 @@ from implicitsolve.structure import Detection, Outcome
 Product = Callable[[Array], Array]
 NONE, NOWHERE = np.zeros(0, dtype=np.intp), np.zeros((0, 2), dtype=np.intp)
 GOOD = 1.25  # colors over the entries of the fullest row, up to which no fewer are sought
+NEAR = 1e-3  # part of the usual displacements, by which a search at a solution keeps to the branches of F there
 MOST_COLUMNS = 1000  # unknowns up to which each takes a difference, where J^H needs entries and no pattern is found
 LONG_BAND = 16  # diagonals up to which a long system is a line, whose condition grows as N^2
 
@@ -253,10 +254,12 @@ def sparse_jacobian(
     *,
     by_columns: bool = False,
     h: Array | None = None,
+    extends: bool = True,
 ) -> SparseMatrix | None:
     """J(x), for x (B, N), by the colors of the declared pattern, or else of a detected one; None if there is none.
 
-    A pattern that the solve has detected, `known`, is used unless it misses entries at x. A row that depends on nearly
+    A pattern that the solve has detected, `known`, is used unless it misses entries at x; it is extended then, by a
+    search so near x that F has the same branches. A row that depends on nearly
     all unknowns takes an adjoint product; without such products, if `by_columns`, all of them take one for each column,
     and so does a J of up to 1000 unknowns without a pattern.
     Central differences have the lengths `h`. A declared pattern that misses entries is a ValueError: J d is not the
@@ -294,7 +297,8 @@ def sparse_jacobian(
     if evaluator.has_exact_products:
         J = assembler.products(jvp, x, None, getattr(product, "products", None))
     elif F is not None:
-        evaluate, base, is_free = residual, F, evaluator.box is None
+        is_free = evaluator.box is None
+        evaluate, base = (lambda z: F + 0.5 * (residual(z) - residual(2 * x - z))) if is_free else residual, F
         sides = h, -h if is_free else 0.5 * h
 
         def second_order(one: Array, other: Array) -> Array:
@@ -313,9 +317,15 @@ def sparse_jacobian(
     d = evaluator.inward(x, h * from_host(random_direction(assembler.coloring.colors, x.shape[1], 0), x))
     mismatch = min(MISMATCH, eps(xp, evaluator.dtype) ** (1 / 3))  # missing entries of a long row may nearly cancel
     wrong = np.flatnonzero(wrong_rows(evaluate, x, base, J.structure, J.data, d, NONE, mismatch))
+    if wrong.size and extends and problem.sparse_structure is None:
+        scale = NEAR * to_host(xp.maximum(xp.abs(x), from_host(norm2(x)[:, None] / math.sqrt(x.shape[1]), x)))
+        near = np.where(scale > 0, scale, NEAR)
+        more = extend(residual, x, found.structure, wrong, scale=near, inward=evaluator.inward)
+        if more.structure is not None:
+            return sparse_jacobian(caller, evaluator, x, F, more, by_columns=by_columns, h=h, extends=False)
     if wrong.size:
         if found is known:
-            return sparse_jacobian(caller, evaluator, x, F, by_columns=by_columns, h=h)
+            return sparse_jacobian(caller, evaluator, x, F, by_columns=by_columns, h=h, extends=False)
         if problem.sparse_structure is None:  # a kink, or a wrong pattern; the caller compares what it makes of J
             return J if by_columns else None
         raise ValueError(

@@ -162,3 +162,16 @@ def test_the_pattern_of_a_random_network(dtype):
     found = ims.detect_structure(lambda x: A @ np.sin(x), np.full(n, 0.3, dtype=dtype))
     assert found.structure.has_entries_of(pattern)
     assert found.evaluations <= 200
+
+
+def test_derivatives_beside_a_kink_have_the_entries_of_their_side():
+    """The search began a thousandth of x away, on the other side: gradients were wrong by 4e-5."""
+    x = np.linspace(-1, 1, 200)
+    x[66] = 0.2 - 3e-4
+
+    def F(x):
+        return 3 * x + BRANCHES[3](x, shifted(x, -1), shifted(x, 1))
+
+    J = ims.jacobian(ims.Problem(F, structure="detect"), x).todense()
+    reference = np.stack([(F(x + 1e-6 * e) - F(x - 1e-6 * e)) / 2e-6 for e in np.eye(200)], axis=1)
+    np.testing.assert_allclose(J, reference, rtol=0, atol=1e-7)
