@@ -111,6 +111,12 @@ def plain_scales(x: Array, before: Array, reference: Array) -> Array:
     return xp.maximum(xp.maximum(own, units * largest), NEGLIGIBLE * reference)
 
 
+def component_sizes(v: Array, k: int) -> Array:
+    """Largest magnitudes over all blocks of the k components of v (b, N), which share their units: (b, k)."""
+    xp = array_namespace(v)
+    return xp.max(xp.abs(xp.reshape(v, (v.shape[0], -1, k))), axis=1)
+
+
 def is_below_range(norms: Any, sizes: Any, unit: float, smallest: float) -> Any:
     """Where ||F|| and ||x|| are below what the dtype, of that smallest normal number, represents to all its digits."""
     return (norms <= smallest) & (sizes > 0) & (sizes * unit <= smallest)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from implicitsolve._arrays.host import gather, scatter, to_host
+from implicitsolve._arrays.host import from_host, gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._factorization import BlockSettings
@@ -18,7 +19,7 @@ from implicitsolve.globalize._searches import kept_part
 from implicitsolve.kernels._norms import Norms, norm_max
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, MOVED, Lengths, plain_scales
+from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, MOVED, Lengths, component_sizes, plain_scales
 from implicitsolve.nonlinear._broyden import (
     MAX_ASSEMBLIES,
     BroydenInverse,
@@ -45,10 +46,16 @@ class BlockState(LoopState):
     updates: BroydenInverse
     radius: HostArray  # of trust regions
     solved: Array | None  # -H F at x by the factors alone, where it is known
-    reference: Array  # the larger of x0 and the first step
+    reference: Array  # the larger of x0 and the first step, (b, k) for k components
     anchor: HostArray  # size of x where J was assembled, and the way since
     way: HostArray
     is_distrusted: HostArray  # whether J was assembled too far from x to end the solve
+
+
+def component_count(evaluator: Evaluator) -> int:
+    """Components of a state that may differ in units: the unknowns of a block, one where no blocks are declared."""
+    structure = evaluator.problem.block_structure
+    return 1 if structure is None else structure.block_size
 
 
 class BlockLoop(IterationLoop[BlockState]):
@@ -58,6 +65,7 @@ class BlockLoop(IterationLoop[BlockState]):
     OWNS = True
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
+        self.components = component_count(context.evaluator)
         super().__init__(method, context, solution, rows)
         self.assembler: JacobianAssembler = method.assembler(self.whole)
         self.factor: Any = method.factor
@@ -79,7 +87,7 @@ class BlockLoop(IterationLoop[BlockState]):
             updates=BroydenInverse(),
             radius=np.full(size, np.inf),
             solved=None,
-            reference=array_namespace(state.x).zeros_like(array_namespace(state.x).abs(state.x)),
+            reference=component_sizes(0 * state.x, self.components),
             anchor=state.progress.size,
             way=np.zeros(size),
             is_distrusted=np.zeros(size, dtype=bool),
@@ -138,18 +146,22 @@ class BlockLoop(IterationLoop[BlockState]):
 
     def _prediction(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
         state, (lengths, is_near) = self.state, self._by_contraction(steps, before, sizes)
-        self._note_first(moved)
+        is_first = state.progress.steps == 1
+        xp, sizes_of = array_namespace(moved), partial(component_sizes, k=self.components)
+        if is_first.any():
+            first = xp.maximum(sizes_of(state.x - moved), sizes_of(moved))
+            state.reference = xp.where(from_host(is_first, moved)[:, None], first, state.reference)
         state.way = state.way + steps
         state.is_distrusted[:] = False
         if is_near.any():
             with np.errstate(all="ignore"):
-                scale = plain_scales(state.x, state.x - moved, state.reference)
+                scale = plain_scales(sizes_of(state.x), sizes_of(state.x - moved), state.reference)
                 theta = state.norms / state.norms_before
                 state.solved = solved = state.inverse.negative(state.F)
                 if self.method.reuse == "broyden":
                     solved = state.updates.corrected(copy_array(solved))
                 least = np.where(theta > FALLEN, 1.0, np.where(state.is_stale, 0.0, MODEL))
-                length, step = norm_max(solved / scale), norm_max(moved / scale)
+                length, step = (norm_max(sizes_of(v) / scale) for v in (solved, moved))
                 length = np.maximum(length, least * theta * step)
                 if self.stop.judges_x:
                     is_far = (state.anchor > 0) & (state.way > MOVED * state.anchor)

@@ -26,8 +26,8 @@ from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._accuracy import MOVED, Lengths
-from implicitsolve.nonlinear._block_loop import FAR, BlockLoop
+from implicitsolve.nonlinear._accuracy import MOVED, Lengths, component_sizes, plain_scales
+from implicitsolve.nonlinear._block_loop import FAR, BlockLoop, component_count
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES, WholeSteps
 from implicitsolve.nonlinear._convergence import (
     CONVERGED,
@@ -54,6 +54,7 @@ class OneFactoredSystem(OneInvertedSystem):
         super().__init__(context, solution, is_retry=is_retry)
         self.method: Any = method
         self.factor: Any = method.factor
+        self.components = component_count(self.evaluator)
         self.assembler: JacobianAssembler = method.assembler(self.evaluator)
         self.budget.assembly = self.assembler.cost
         self.slowest = slowest_rate(self.assembler.cost)
@@ -143,10 +144,14 @@ class OneFactoredSystem(OneInvertedSystem):
         return super()._prediction(moved, step, before, size)
 
     def _lengths(self, correction: HostArray, moved: HostArray, step: float, before: float, size: float) -> Lengths:
-        length, *others = super()._lengths(correction, moved, step, before, size)
+        points = self.x, self.previous_x, self.reference, correction, moved
+        with np.errstate(all="ignore"):
+            x, last, first, *vectors = (component_sizes(v[None], self.components) for v in points)  # type: ignore[index]
+            length, step = (float((v / plain_scales(x, last, first)).max()) for v in vectors)
         has_ended = self.judges_x and not self.is_stale and length <= self.xtol
         self.is_distrusted = has_ended and 0 < MOVED * self.anchor < self.way
-        return math.inf if self.is_distrusted else length, *others
+        known = math.isfinite(length) and not self.is_distrusted
+        return length if known else math.inf, step, 1.0, 1.0
 
     def _searched(
         self, direction: HostArray, x: HostArray, F: HostArray, norm: float

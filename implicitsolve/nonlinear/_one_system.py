@@ -34,7 +34,7 @@ from implicitsolve.kernels._lapack import IAMAX
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.linearize._difference_product import difference_product_of_one
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._accuracy import FALLEN, LIMITED, MODEL, NEAR, Lengths, Progress, plain_scales
+from implicitsolve.nonlinear._accuracy import FALLEN, LIMITED, MODEL, NEAR, Lengths, Progress
 from implicitsolve.nonlinear._broyden import DOT
 from implicitsolve.nonlinear._budget import Budget
 from implicitsolve.nonlinear._certificate import certify
@@ -255,9 +255,7 @@ class OneInvertedSystem(OneSystem):
 
     def _lengths(self, correction: HostArray, moved: HostArray, step: float, before: float, size: float) -> Lengths:
         """Their lengths, in the units of the unknowns."""
-        scale = plain_scales(self.x[None], self.previous_x[None], self.reference[None])[0]  # type: ignore[index]
-        with np.errstate(all="ignore"):
-            return *(float(np.abs(v / scale).max()) for v in (correction, moved)), 1.0, 1.0
+        raise NotImplementedError
 
 
 class OneKrylovSystem(OneSystem):

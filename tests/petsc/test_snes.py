@@ -34,7 +34,7 @@ DECLARED = {
 }
 
 
-# The first radius of PETSc 3.18 is 0.2 in the units of x: GMRES without a preconditioner then takes its short first steps.
+# The first radius of PETSc 3.18 is 0.2 in the units of x, too short for GMRES without a preconditioner.
 @pytest.mark.parametrize("options", [{}, {"snes_type": "newtontr", "snes_tr_delta0": 100.0}, {"ksp_type": "fgmres"}])
 @pytest.mark.parametrize("way", DECLARED)
 def test_the_library_s_own_root(way, options):

@@ -184,16 +184,22 @@ def error_of(V, factors, rate, running):
     """Estimated error at the trial point, relative to it, after a step that left `rate` of ||F||.
 
     As `implicitsolve.nonlinear._accuracy` has it: by the contraction of F, and near a root by the correction that the
-    factors predict; relative to each unknown, or what `plain_scales` has near zero.
+    factors predict; relative to each component, or what `plain_scales` has near zero.
     """
     apart()
     most = largest = step = rate * 0
     for i in range(V.shape[1]):
         x, r = abs(V[TRIAL, i]), V[REFERENCE, i]
         largest, most = select(x > largest, x, largest), select(r > most, r, most)
-    unit = largest / most
+    unit, k = largest / most, factors[0].shape[2]
+    for c in range(k):  # components share their units, and what errors are relative to, in row ARGUMENT
+        x = r = rate * 0
+        for i in range(c, V.shape[1], k):
+            a, b = abs(V[TRIAL, i]), V[REFERENCE, i]
+            x, r = select(a > x, a, x), select(b > r, b, r)
+        V[ARGUMENT, c] = select(x > r * unit, x, r * unit)
     for i in range(V.shape[1]):
-        v = abs(V[STEP, i]) / _scale(V, i, unit)
+        v = abs(V[STEP, i]) / V[ARGUMENT, i % k]
         step = select(v > step, v, step)
     correction = rate * step
     is_near = (correction <= NEAR) & (rate <= FALLEN)
@@ -203,18 +209,11 @@ def error_of(V, factors, rate, running):
         divide(factors, V[SCRATCH])
         length = MODEL * correction
         for i in range(V.shape[1]):
-            v = abs(V[SCRATCH, i]) / _scale(V, i, unit)
+            v = abs(V[SCRATCH, i]) / V[ARGUMENT, i % k]
             length = select(v > length, v, length)
         correction = select(is_near, length, correction)
     rest = 1 - correction / step
     return select(rest > 0, correction / rest, rate * 0 + np.inf)
-
-
-@inner
-def _scale(V, i, unit):
-    """What an error of unknown i is relative to at the trial point, where the largest one is `unit` references."""
-    x, own = abs(V[TRIAL, i]), V[REFERENCE, i] * unit
-    return select(x > own, x, own)
 
 
 @inner
