@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Literal
@@ -26,6 +27,7 @@ from implicitsolve.nonlinear._state import JacobianAssembler, SolveContext, Solv
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.result import Solution
 from implicitsolve.status import Status
+from implicitsolve.stopping import LimitReached
 from implicitsolve.structure import Detection, Outcome
 
 MOST_INCOMPLETE = 2  # assemblies that miss entries, until a detected pattern is sought again: one often suffices
@@ -63,7 +65,8 @@ class PatternSearch:
             rows, jacobians = np.flatnonzero(solution.status != Status.CONVERGED), context.jacobians
             if isinstance(jacobians, SparseJacobians):
                 part = evaluator.take(rows, x)
-                evaluator.tally.enforced(jacobians.mend, part, gather(x, rows), gather(solution.F, rows))
+                with suppress(LimitReached):  # the next stage ends at once
+                    evaluator.tally.enforced(jacobians.mend, part, gather(x, rows), gather(solution.F, rows))
                 evaluator.tally.charge()  # to no system
             return context
         if self.needs_cudss and is_cupy_array(x):
@@ -98,7 +101,9 @@ class PatternSearch:
         budget = None if found.how == Outcome.DECLARED else self._budget(evaluator)
         jacobians = SparseJacobians(evaluator, found, memory, context.previous.assembler, budget)
         memory.detection = replace(memory.detection, colors=jacobians.colors)
-        local = evaluator.tally.enforced(jacobians.begin, evaluator, x, context.first)
+        local: Sparse | None = None
+        with suppress(LimitReached):
+            local = evaluator.tally.enforced(jacobians.begin, evaluator, x, context.first)
         if local is not None:
             memory.detection = replace(found, structure=None, values=None, how=Outcome.FULL, large=local)
             return context
