@@ -23,6 +23,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 PATIENCE = 60.0  # seconds for a trial, beyond which it hangs
@@ -119,15 +120,16 @@ def run(seed: int, minutes: float, systems: int | None, names: Sequence[str], fi
     """Run trials, print what fails and a table, and return how many have failed."""
     begin, trials, solved, failures = time.monotonic(), Counter[str](), Counter[str](), Counter[str]()
     print(f"seed {seed}", flush=True)
-    for i, campaign, outcome in Workers(seed, first, names).outcomes(begin + 60 * minutes):
-        trials[campaign] += 1
-        solved[campaign] += outcome["solved"]
-        if "failure" in outcome:
-            failures[campaign] += 1
-            again = f" --campaigns {','.join(names)}" if names else ""
-            print(f"FAILED --seed {seed} --trial {i}{again} ({campaign}): {outcome['failure']}", flush=True)
-        if systems is not None and solved.total() >= systems:
-            break
+    with suppress(KeyboardInterrupt):  # Ctrl-C ends a run, too
+        for i, campaign, outcome in Workers(seed, first, names).outcomes(begin + 60 * minutes):
+            trials[campaign] += 1
+            solved[campaign] += outcome["solved"]
+            if "failure" in outcome:
+                failures[campaign] += 1
+                again = f" --campaigns {','.join(names)}" if names else ""
+                print(f"FAILED --seed {seed} --trial {i}{again} ({campaign}): {outcome['failure']}", flush=True)
+            if systems is not None and solved.total() >= systems:
+                break
     print("\n| campaign | trials | systems | failed |\n| --- | ---: | ---: | ---: |")
     for campaign in sorted(trials):
         print(f"| {campaign} | {trials[campaign]:,} | {solved[campaign]:,} | {failures[campaign]} |")
