@@ -48,6 +48,7 @@ from implicitsolve.nonlinear import _plan
 
 FOLDERS = ("globalize", "krylov", "linearize", "nonlinear", "precondition", "problem", "stopping")
 FACTORS = (0.5, 2.0)
+LARGEST = 400  # unknowns of systems without roots
 MOST = 3000  # evaluations of one solve
 
 
@@ -197,6 +198,7 @@ def sets() -> Solves:
     def plain(p: Any, x0: Any) -> Callable[[], Any]:
         return partial(ims.root, p.residual, x0, stop=ims.NonlinearStop(atol=p.tolerance(), rtol=0.0))
 
+    cubics = np.random.default_rng(5).standard_normal((200, 4))
     published = robustness_sets()
     sparse = published.pop("sparse gallery, quick")
     return {
@@ -204,7 +206,8 @@ def sets() -> Solves:
         "hard": [of(case) for case in solvable_cases() if not case.name.startswith("mgh")],
         "sparse": [plain(*case) for case in sparse],
         "layers": [*layers(), *map(of, layer_cases())],
-        "rootless": [of(case) for case in hopeless_cases() if np.size(case.start) <= MOST],
+        "cubics": [partial(ims.root, partial(np.polyval, c), np.array([3.0])) for c in cubics],
+        "rootless": [of(case) for case in hopeless_cases() if np.size(case.start) <= LARGEST],
     }
 
 
@@ -275,7 +278,7 @@ def ablation_table(found: dict[str, dict[str, Any]]) -> str:
     plain = found[""]
     lines = ["| stage switched off | " + " | ".join(plain) + " |", "| --- |" + " --- |" * len(plain)]
     whole = [
-        f"{solved} solved of {cases} solves, {evaluations:,} evaluations"
+        f"{solved} systems solved in {cases} solves, {evaluations:,} evaluations"
         for evaluations, solved, cases in plain.values()
     ]
     lines.append("| none | " + " | ".join(whole) + " |")
@@ -293,7 +296,8 @@ ABLATION = """# What the stages earn
 Each stage of the plans of "auto" was switched off, for every system alone, and the solves in which it had applied were
 repeated: systems solved more or fewer, evaluations more or fewer in percent of the set's, and how many solves it had
 applied in. Fewer evaluations on systems without roots are no gain where systems that have roots are lost. Written by
-`python -m benchmarks.constants --stages`, which stores the counts in `benchmarks/ablation.json`.
+`python -m benchmarks.constants --stages`, which stores the counts in `benchmarks/ablation.json`; stages newer than
+these counts have no row.
 
 {table}
 """

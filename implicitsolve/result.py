@@ -420,6 +420,11 @@ class NonlinearResult(Ending):
             raise TypeError("this result does not hold its problem: call implicitsolve.jacobian(problem, result.x)")
         return self._jacobian(self.x)
 
+    @property
+    def plan(self) -> object:
+        """The stages of the solve, as `plan` returns them; None after pickling, and of a method of one stage."""
+        return getattr(self._memory, "plan", None)
+
     def without_memory(self) -> NonlinearResult:
         """Return the same result without the coloring, factors and spaces that ``root(previous=...)`` starts from."""
         return replace(self, _memory=None, _jacobian=None)
@@ -460,6 +465,8 @@ class NonlinearResult(Ending):
         entries += [] if self.detection is None else [("J", str(self.detection))]
         traced = None if self.problem is None else self.problem.derivatives
         entries += [] if traced is None else [("products", str(traced))]
+        planned = str(self.plan).splitlines() if self.retries and self.plan is not None else []
+        entries += [("" if line else "plan", text) for line, text in enumerate(planned)]
         entries += [("then", str(retry)) for retry in self.retries]
         return summarize(type(self).__name__, self.x, self.status, self._numbers(), entries, self.steps)
 

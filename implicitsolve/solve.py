@@ -261,10 +261,8 @@ def plan(
     >>> import implicitsolve as ims
     >>> print(ims.plan(lambda x: x**2 - 2, np.ones(3)))
     1. DenseNewton (50% of the budget).
-    2. DenseNewton, equilibrated where no step was accepted (62% of the budget).
-    3. NewtonKrylov with Backtracking where those before failed (75% of the budget).
-    4. NewtonKrylov with cautious Backtracking where those before failed (88% of the budget).
-    5. DenseNewton, equilibrated where those before failed (100% of the budget).
+    2. DenseNewton, equilibrated where those before failed (75% of the budget).
+    3. NewtonKrylov with Backtracking where those before failed (100% of the budget).
     Budget: 480 evaluations without progress for each system; more where J takes many.
     """
     problem = problem if isinstance(problem, Problem) else Problem(problem)

@@ -95,7 +95,7 @@ class Explanation:
     notes: tuple[str, ...] = field(default=())
 
     def __str__(self) -> str:
-        notes = "\n".join(textwrap.fill(note, WIDTH) for note in self.notes)
+        notes = "\n".join(textwrap.fill(line, WIDTH) for note in self.notes for line in note.splitlines())
         return "\n\n".join(part for part in (self.summary, *map(str, self.findings), notes) if part)
 
     __repr__ = __str__
@@ -185,6 +185,8 @@ def _of_nonlinear(result: NonlinearResult, problem: Any) -> Explanation:
         for code, cause, rows, where in groups
         if rows
     ]
+    if result.plan is not None and findings:
+        notes.append(f"The plan was:\n{result.plan}")
     return Explanation(_headline(status), tuple(findings), (*notes, *_sparsity(result)))
 
 

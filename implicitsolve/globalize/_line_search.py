@@ -11,14 +11,13 @@ import numpy as np
 from implicitsolve._arrays.host import from_host, gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.globalize._rules import armijo_ratio, has_natural_decrease
+from implicitsolve.globalize._rules import MOST_GROWTH, armijo_ratio, has_natural_decrease
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_fraction, check_limit, check_number
 
-CAUTIOUS_GROWTH = 10.0**0.5  # of ||F|| that the second attempt at a system may accept
 LENGTHS = np.linspace(0.1, 0.5, 17)  # among which a model of ||J^-1 F|| is minimized
 REST = 1 - LENGTHS
 PROMISING = 0.8  # of ||J^-1 F|| at the start: which that model must predict
@@ -276,7 +275,7 @@ class Backtracking(LineSearch):
 
     def cautious(self) -> Backtracking:
         """Return the same with less growth of ||F||."""
-        return replace(self, growth_limit=CAUTIOUS_GROWTH)
+        return replace(self, growth_limit=MOST_GROWTH)
 
     def _accepts(
         self, start: SearchStart, F: Array, ratio: HostArray, length: HostArray, eta: HostArray

@@ -20,6 +20,7 @@ def select(where: Any, a: Any, b: Any) -> Any:
 # Progress
 
 HALVED = 0.5  # part of ||F|| that a good step leaves: others may have met rounding errors, or a poor direction
+MOST_GROWTH = 10.0**0.5  # of ||F|| in a step that shortens the Newton correction instead
 BLOWN_UP = 1e12  # growth of ||F|| over its start that is called divergence
 NEW_BEST, PATIENCE = 0.99, 20  # part of the least norm that counts as progress; steps without any that are allowed
 

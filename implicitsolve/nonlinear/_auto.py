@@ -24,14 +24,14 @@ from implicitsolve.nonlinear._homotopy import Homotopy
 from implicitsolve.nonlinear._logarithmic import Logarithmic
 from implicitsolve.nonlinear._mixed_precision import MixedPrecision
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
-from implicitsolve.nonlinear._plan import ANY, SPARSE, Condition, PlannedMethod, Stage, after
+from implicitsolve.nonlinear._plan import ANY, SPARSE, PlannedMethod, Stage, after
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext
 from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.problem import LARGEST_BLOCK, favors_direct
 from implicitsolve.result import Solution
 
-PRODUCTS, CAUTIOUS = NewtonKrylov(retry=False), NewtonKrylov(line_search=Backtracking().cautious(), retry=False)
+PRODUCTS = NewtonKrylov(retry=False)
 LAGGED = NewtonKrylov(preconditioner=Lagged(preconditioner=BlockLU(), eager=False))
 
 
@@ -69,12 +69,12 @@ class Auto(PlannedMethod):
     - A fixed-point problem (`Problem.fixed_point`): `Anderson`, `Homotopy` and `NewtonKrylov`, for half the blocks if
       the problem has `halves`, and beginning in float32 where the problem has `astype` and large blocks.
     - Small layers with `blocks` take whole steps of `BlockNewton` at once, or as soon as Anderson's contract slowly.
-    - At most 20 real unknowns on NumPy arrays without structure: `DenseNewton`, `NewtonKrylov` by two searches, and
-      `DenseNewton` on equations of one size, which comes second where the first has taken no step.
+    - At most 20 real unknowns on NumPy arrays without structure: `DenseNewton`, the same on equations of one size, or
+      from farther on for a single equation, and `NewtonKrylov`.
     - More unknowns without structure: a search for the sparsity of J, then `SparseNewton` if it finds a pattern.
     - A network's pattern is sought only when `NewtonKrylov` has cost, or will cost, more than the search.
-    - A dense J: `NewtonKrylov`, in a trust region where it fails, and up to 256 unknowns by a cautious search;
-      `Anderson` comes before it where J is near a multiple of I.
+    - A dense J: `NewtonKrylov`, in a trust region where it fails; `Anderson` comes before it where J is near a multiple
+      of I.
     - Up to 100 unknowns without structure both dense methods follow.
     - Declared blocks: `BlockNewton` where blocks have at most 64 unknowns and an assembly takes at most 64 products, or
       the problem offers `blocks`; up to 128 unknowns `NewtonKrylov` with a lagged `BlockLU`; else products alone.
@@ -133,11 +133,9 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
     dense, last = (_stages(DENSE), _stages(EQUILIBRATED)) if is_dense else ([], [])
     logarithms = _stages(Logarithmic(method=Auto(), takes_all=False)) if Logarithmic.suits(context, x0) else []
     if dense and evaluator.size <= MOST_DENSE:
-        beyond = [Stage(method=FartherStart(), continues=ANY)] if evaluator.size == 1 else []
-        # Of 128 starts within bounds the dogleg last solves 124, the cautious search 112 with more evaluations.
-        cautious = [] if problem.bounds is not None else _stages(CAUTIOUS)
-        unmoved = [Stage(method=EQUILIBRATED, when=UNMOVED)] if evaluator.size > 1 else []
-        return [*dense, *logarithms, *beyond, *unmoved, *_stages(PRODUCTS), *cautious, *last]
+        # For a single equation equilibration changes nothing.
+        others = [Stage(method=FartherStart(), continues=ANY)] if evaluator.size == 1 else last
+        return [*dense, *logarithms, *others, *_stages(PRODUCTS)]
     is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
     if is_factorable and SparseNewton.suits(context, x0):
         if problem.sparse_structure is not None or problem.structure == "detect":
@@ -149,7 +147,7 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
             return [*stages, *logarithms, *dense, *last]
     structure = problem.block_structure
     if structure is None or structure.block_size > 2 * LARGEST_BLOCK or not is_factorable:
-        return [*NewtonKrylov().stages(context, x0), *logarithms, *dense, *last]
+        return [*NewtonKrylov().stages(context, x0)[:2], *logarithms, *dense, *last]
     if not favors_direct(problem, structure.length(evaluator.size)):
         return LAGGED.stages(context, x0)
     return _stages(BLOCKS, PRODUCTS)
@@ -162,7 +160,6 @@ def _by_blocks(stages: Sequence[Stage]) -> list[Stage]:
 
 
 APART = after("J consists of small independent blocks", lambda context: IndependentBlocks.form(context) is not None)
-UNMOVED = Condition("no step was accepted", lambda context, solution: solution.iterations == 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,13 @@ import numpy as np
 
 from implicitsolve._arrays.namespace import eps, near_reciprocals, numpy_namespace
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH, SearchResult
+from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.globalize._rules import (
     ACCEPTED,
     FIRST_RADIUS,
     GOOD,
     IDLE,
+    MOST_GROWTH,
     first_radius,
     has_halved,
     has_natural_decrease,
@@ -303,7 +304,7 @@ class DenseLoop(IterationLoop[DenseState]):
             left[trial.limited] = norm2(trial.model) / trial.norms[trial.limited]
         reduction = 1 - growth[rows] ** 2
         ratio = np.where(found.finite[rows], reduction / (1 - left[rows] ** 2), -np.inf)
-        tested = np.flatnonzero(~(ratio >= GOOD) & (growth[rows] < CAUTIOUS_GROWTH))
+        tested = np.flatnonzero(~(ratio >= GOOD) & (growth[rows] < MOST_GROWTH))
         if tested.size and self.scale is None:
             places = rows[tested]
             size, length = trial.newton_size[places], np.minimum(trial.size / trial.newton_size, 1.0)[places]

@@ -13,11 +13,11 @@ from scipy.linalg import lapack
 
 from implicitsolve._arrays.namespace import near_reciprocals
 from implicitsolve._typing import HostArray
-from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH
 from implicitsolve.globalize._rules import (
     ACCEPTED,
     GOOD,
     IDLE,
+    MOST_GROWTH,
     first_radius,
     has_diverged,
     has_halved,
@@ -166,7 +166,7 @@ class OneDenseSystem(OneInvertedSystem):
         growth = norm / self.norm
         reduction = 1 - growth * growth
         ratio = ratio_of(reduction, 1 - left * left) if math.isfinite(norm) else -math.inf
-        if ratio >= GOOD or not growth < CAUTIOUS_GROWTH:
+        if ratio >= GOOD or not growth < MOST_GROWTH:
             return reduction, ratio
         length, natural = min(ratio_of(size, newton_size), 1.0), self._norm(self._solved(F))
         if length > 0 and has_natural_decrease(natural, newton_size, length):

@@ -167,6 +167,8 @@ class PlannedMethod(NonlinearMethod, Protocol):
 
 def run(stages: Sequence[Stage], context: SolveContext, solution: Solution, rows: Indices | None = None) -> Solution:
     """Run the stages one after the other, each for the systems on which those before it have failed."""
+    if context.memory.plan is None and len(stages) > 1:
+        context.memory.plan = Plan(tuple(stages), context.evaluator.size)
     own = np.ones(solution.status.size, dtype=bool)
     if rows is not None:
         own = np.isin(np.arange(own.size), rows)

@@ -131,7 +131,7 @@ class SparseNewton(PlannedMethod):
 
     def stages(self, context: SolveContext, x0: Array) -> Sequence[Stage]:
         search, is_on_host = self.search, isinstance(x0, np.ndarray)
-        problem, products = context.evaluator.problem, NewtonKrylov().stages(context, x0)
+        problem, products = context.evaluator.problem, NewtonKrylov().stages(context, x0)[:2]
         if not is_on_host and not is_cupy_array(x0):
             if self.structure is not None and self.factor is None:
                 load_cudss(x0)  # raises: it has no factors for these arrays

@@ -60,6 +60,7 @@ class SolveMemory:
     """What is known of J after a solve."""
 
     declared: Any = None  # the problem's structure
+    plan: object = None  # the stages of the solve
     detection: Detection | None = None  # the sparsity that was used, or why none was; without values
     assembler: SparseAssembler | None = None  # the coloring
     inverses: SparseInverses | None = None  # the ordering of the factors, and what iterations with J have cost

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -40,6 +43,36 @@ def test_the_printed_plan_is_the_one_that_runs(name):
     ahead = iter(planned.names)
     assert all(any(name == other for other in ahead) for name in tried)
     assert all(name in str(planned) for name in tried)
+
+
+TITLES = {
+    "few unknowns": "Up to 20 unknowns, nothing declared:",
+    "sparse": "More unknowns:",
+    "blocks": "A `structure` of small blocks:",
+    "fixed point": "A fixed-point problem:",
+    "products": 'Products alone, `method="newton-krylov"`:',
+}
+
+
+def section(name):
+    problem, x0, method = CASES[name]
+    return f"{TITLES[name]}\n\n```text\n{plan(problem, x0, method=method)}\n```\n"
+
+
+def test_the_page_on_choosing_a_method_shows_the_plans():
+    page = (Path(__file__).parents[2] / "docs/how_to/choose_a_method.md").read_text(encoding="utf-8")
+    for name in TITLES:
+        assert section(name) in page, section(name)
+
+
+def test_the_plan_of_a_solve_that_failed_is_shown():
+    problem, x0, _ = CASES["few unknowns"]
+    result = root(problem, x0)
+    lines = str(result.plan).splitlines()
+    assert str(result.plan) == str(plan(problem, x0))
+    assert all(line in result.summary() for line in lines)
+    assert lines[0] in str(ims.diagnostics.explain(result))
+    assert pickle.loads(pickle.dumps(result)).plan is None
 
 
 def test_a_plan_takes_no_evaluation():
