@@ -111,7 +111,7 @@ class Point:
             if not poor.any():
                 break
             w = v * factor
-            other, doubt = self.difference(lambda h, w=w: self.residual(self.x + h * w))
+            other, doubt = self.difference(lambda h: self.residual(self.x + h * w))  # noqa: B023 - called before w changes
             is_better = poor & (relative(doubt, norm2(other)) < relative(uncertain, norm2(known)))
             mask = from_host(is_better, v)[:, None]
             known, uncertain = self.xp.where(mask, other, known), np.where(is_better, doubt, uncertain)
