@@ -237,7 +237,7 @@ def alternatives(plan: SparsePlan | CuDSSPlan, J: SparseMatrix) -> tuple[Precond
     found: list[Preconditioner] = []
     if not isinstance(plan, SparsePlan) or plan.is_direct:
         return ()
-    is_long = plan.fill.operations > AMG_LIMIT * plan.structure.nnz
+    is_long = plan.fill.operations > AMG_LIMIT * plan.structure.nnz and plan.is_symmetric
     if is_long and J.dtype.char == "d" and importlib.util.find_spec("pyamg") is not None:
         found.append(AMG(coarsening="classical"))
     if not plan.fill.prefers_direct:
