@@ -176,7 +176,7 @@ class AMG(Preconditioner):
     def _inverse(self, pyamg: Any, A: Any, fields: int, is_stacked: bool) -> _Inverse:
         if not is_factorable(A.data, A.indices, A.indptr):
             return _diagonal(A)
-        order = np.arange(A.shape[0])
+        whole, order = A, np.arange(A.shape[0])
         if is_stacked:
             order = order.reshape(fields, -1).T.ravel()
             A = A[order][:, order]
@@ -192,6 +192,8 @@ class AMG(Preconditioner):
         else:
             settings |= {"symmetry": "nonsymmetric", "strength": ("symmetric", {"theta": 0.0})}
             hierarchy = pyamg.smoothed_aggregation_solver(rows, **settings)
+        if not all(np.isfinite(level.A.data).all() for level in hierarchy.levels):  # zeros on a coarse diagonal
+            return _diagonal(whole)
         adjoint = functools.cache(lambda: _adjoint(pyamg, hierarchy, smoother).aspreconditioner("V"))
 
         def ordered(cycle: Any, b: HostArray) -> HostArray:

@@ -198,3 +198,10 @@ def test_continuation_takes_the_exact_derivative_by_the_parameter():
     plain = ims.continuation(lambda u, lam: bratu(u, lam), np.zeros((9, 9)), 0.0, 4.0)
     np.testing.assert_allclose(branch.x[-1], plain.x[-1], rtol=1e-6)
     assert branch.counts.jvps > plain.counts.jvps
+
+
+def test_exact_zeros_in_the_jacobian_do_no_harm_to_multigrid():
+    from benchmarks.sparse_problems import planes
+
+    cavity = planes.driven_cavity(24)
+    assert ims.root(cavity.residual, cavity.x0, derivatives="trace").success
