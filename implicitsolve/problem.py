@@ -114,7 +114,7 @@ class Problem(ChecksKeywords, Representation):
         none.
     pure : bool, optional
         Whether the functions, and the operators that they return, change none of their arguments and return arrays that
-        not referenced elsewhere. Then no defensive copies are made. Default False; the layers of `adapters` are pure.
+        nothing else refers to. Then no defensive copies are made. Default False; the layers of `adapters` are pure.
     name : str, optional
         What traces call it.
 

@@ -88,7 +88,7 @@ class NewtonStep:
         return float(self.residual_norm.max()) if self.residual_norm.size else 0.0
 
     def __repr__(self) -> str:
-        """The same in brackets."""
+        """The line in brackets."""
         return f"<NewtonStep: {self}>"
 
     def __str__(self) -> str:
@@ -179,7 +179,7 @@ class Solution:
         return replace(self, **arrays, steps=list(self.steps), retries=list(self.retries))
 
     def astype(self, dtype: DType) -> Solution:
-        """The same in another precision."""
+        """A copy in another precision."""
         other = self.copy()
         with np.errstate(over="ignore"):
             xp, arrays = array_namespace(self.x), (self.start, self.x, self.F)
@@ -246,7 +246,7 @@ class Ending(Representation):
         return f"<{type(self).__name__}: {', '.join(f'{name} {value}' for name, value in self._entries().items())}>"
 
     def __str__(self) -> str:
-        """The same, and below it x and F, of at most ten numbers each."""
+        """The line of `repr`, and below it x and F, of at most ten numbers each."""
         arrays = {name: getattr(self, part) for name, part in {"x": "x", "F": "fun"}.items() if hasattr(self, part)}
         return repr(self) + format_arrays(**arrays)
 

@@ -196,7 +196,7 @@ class NonlinearStop(ChecksKeywords):
         return False
 
     def left(self, evaluations: int, seconds: float) -> NonlinearStop:
-        """The same for the rest of a solve that has taken so much of what it may."""
+        """The rule for the rest of a solve that has spent so many evaluations and seconds."""
         most = None if self.max_evaluations is None else max(1, self.max_evaluations - evaluations)
         until = None if self.max_seconds is None else max(0.0, self.max_seconds - seconds)
         return replace(self, max_evaluations=most, max_seconds=until)

@@ -140,7 +140,7 @@ class Coupling(Protocol):
         ...
 
     def astype(self, dtype: DType) -> Coupling:
-        """The same in another precision."""
+        """A copy in another precision."""
         ...
 
 

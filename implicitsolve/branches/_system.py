@@ -348,7 +348,7 @@ class Frame:
     def scaled_solve(
         self, b: HostArray, row: HostArray | None = None, guess: HostArray | None = None, *, transposed: bool = False
     ) -> HostArray:
-        """The same in units in which x and F are 1; factors ignore `row`, and they alone have a transpose."""
+        """Solve in units in which x and F are 1; factors ignore `row`, and they alone have a transpose."""
         if self.factors is None:
             return self._krylov(b, self.row if row is None else row, guess)
         with np.errstate(all="ignore"):
@@ -379,7 +379,7 @@ class Frame:
         return here.solve(np.append(-F, 0.0), row)
 
     def _krylov(self, b: HostArray, row: HostArray, guess: HostArray | None) -> HostArray:
-        """The same by GMRES."""
+        """`scaled_solve` by GMRES."""
         J: Any = self.J
         units, weights = self.units, (row * self.units)[None, :]
         A = bordered(

@@ -150,7 +150,7 @@ class Lengths:
         self.h = evaluator.inward(x, h * from_host(self.factor, x)[:, None])
 
     def steps(self, block_size: int) -> GivenSteps:
-        """The same for blocks of this size."""
+        """Difference lengths for blocks of this size."""
         systems, size = self.h.shape
         return GivenSteps(self.along.evaluator.xp.reshape(self.h, (systems, size // block_size, block_size)))
 

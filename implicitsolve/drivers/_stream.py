@@ -1,4 +1,4 @@
-"""Batches of which some systems wait or are beaten: streams that take the places of those that end, and races."""
+"""Streams, in which waiting systems take the places of those that have ended, and races of several starts."""
 
 from __future__ import annotations
 

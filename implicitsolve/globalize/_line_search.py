@@ -39,7 +39,7 @@ class Forcing(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ConstantForcing(Forcing):
-    """The same eta in every step.
+    """One eta for every step.
 
     Parameters
     ----------

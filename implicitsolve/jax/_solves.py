@@ -31,7 +31,7 @@ class Settings:
     structure: Any = None
 
     def check(self, caller: str) -> Settings:
-        """The same, if they are usable."""
+        """The arguments, if they are usable."""
         check_settings(caller, self.method, self.stop, None)
         if self.adjoint_stop is not None or self.adjoint_method is not None:
             check_linear(caller, self.adjoint_method or LGMRES(), self.adjoint_stop or LinearStop())

@@ -199,7 +199,7 @@ class Vectors:
 
 
 class Row(Vectors):
-    """The same for one real system on NumPy, with the fewest calls and passes over memory."""
+    """Vectors of one real system on NumPy, with the fewest calls and passes over memory."""
 
     @staticmethod
     def supports(like: Array) -> bool:

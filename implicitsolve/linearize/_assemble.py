@@ -108,7 +108,7 @@ class Assembler:
         return self._differences(evaluator, x, F)
 
     def one_system(self, evaluator: Evaluator) -> OneSystemDifferences | None:
-        """The same for a single system, if J comes from differences, all of them few enough to be kept."""
+        """Assemble J of a single system, if J comes from differences, all of them few enough to be kept."""
         structure = self.structure
         is_plain = not structure.periodic and len(self.colors) == structure.width
         if not (self.uses_differences and is_plain and (self.length == 1 or structure.block_size <= TOGETHER)):

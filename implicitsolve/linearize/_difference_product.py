@@ -220,7 +220,7 @@ def difference_product(
 def difference_product_of_one(
     residual: Callable[[HostArray], HostArray], length: DifferenceLength, row: int, x: HostArray, F: HostArray
 ) -> Callable[[HostArray], HostArray]:
-    """The same for the only system, in vectors (N,)."""
+    """`difference_product` for the only system, in vectors (N,)."""
     info, (low, high) = np.finfo(x.dtype), safe_range(numpy_namespace, x.dtype)
     reach = 0.0
 

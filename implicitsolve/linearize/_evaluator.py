@@ -230,7 +230,7 @@ class Evaluator:
         return self.xp.full_like(argument, np.nan)
 
     def residual_of_one(self, x: HostArray, *, keep: bool = True) -> HostArray:
-        """The same for the only system, without bounds, as NumPy arrays (N,)."""
+        """F(x) for the only system, without bounds, as NumPy arrays (N,)."""
         self.tally.add_residual()
         is_own = self.problem.pure or not keep
         argument = (x if is_own else x.copy()).reshape(self.shape)

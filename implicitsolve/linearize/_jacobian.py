@@ -75,7 +75,7 @@ def jacobian(problem: Problem | Residual, x: ArrayArgument) -> BlockBandedMatrix
 
 
 def jacobian_of(problem: Problem, known: Detection | None, x: Array) -> BlockBandedMatrix | SparseMatrix:
-    """The same where a solve has detected the sparsity."""
+    """`jacobian`, where a solve has detected the sparsity."""
     return assembled(problem, x, Tally(), known)
 
 

@@ -89,7 +89,7 @@ class IterationLoop(BatchConvergence, Generic[State]):
         return self.evaluator.residual(x), None
 
     def _known(self, F: Array, J: LinearOperator | None) -> tuple[Array, LinearOperator | None]:
-        """The same where both have been evaluated."""
+        """F and J where both have been evaluated."""
         return F, J
 
     def _extended(self, state: LoopState, J: LinearOperator | None) -> State:

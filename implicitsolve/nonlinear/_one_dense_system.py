@@ -233,7 +233,7 @@ class OneDenseSystem(OneInvertedSystem):
         return self._differences()
 
     def _differences(self) -> HostArray:
-        """The same by a difference for each unknown."""
+        """J(x) by a difference for each unknown."""
         steps, states, N = self.steps, self.x[None, None], self.size
         steps.follow(slice(None), states)
         h = steps.lengths(slice(None), states)

@@ -183,7 +183,7 @@ class _Iterative:
         return -self.matvec(F)
 
     def __copy__(self) -> _Iterative:
-        """The same with an account of its own, for another solve."""
+        """A copy with an account of its own, for another solve."""
         other = object.__new__(_Iterative)
         vars(other).update(vars(self), _owner=copy.copy(self._owner))
         return other

@@ -134,7 +134,7 @@ class MeshPoints:
         return self._own_rows(A)
 
     def difference_rows(self, x: HostArray, residual: Callable[[HostArray], HostArray]) -> Any:
-        """The same from differences of the residual at the own points."""
+        """J from differences of the residual at the own points."""
         flat = x.reshape(1, -1)
         F = self._square(residual(x.copy()))
         A = self._coloring().differences(lambda y: self._square(residual(np.array(y).reshape(x.shape))), flat, F)

@@ -241,7 +241,7 @@ def trace_of(problem: Problem, x: CallersArray) -> TracedResidual:
 
 
 def _renew(found: TracedResidual, problem: Problem) -> TracedResidual:
-    """The same program for a problem with other values of the parameters."""
+    """The program of a problem with other values of the parameters."""
     other = object.__new__(TracedResidual)
     vars(other).update(vars(found), residual=problem.residual, parameters=problem.parameters)
     return other
