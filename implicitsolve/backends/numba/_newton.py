@@ -223,7 +223,7 @@ class _Solver:
         """The systems with parameters p, as a batch."""
 
         def residual(x: HostArray) -> HostArray:
-            flat = usable(x.reshape((len(x), -1)))
+            flat = usable(x.reshape((len(x), -1))).astype(self.x.dtype, copy=False)
             F = np.empty_like(flat)
             _newton_lanes.evaluate_each(self.compiled.of_one, flat, p, F, self.sides, np.empty_like(flat[:1]))
             self.evaluations += len(x)
