@@ -44,12 +44,12 @@ def rule(names: str) -> Callable[[Callable[[Step], Rows]], Callable[[Step], Rows
 
 @rule(ENTRYWISE)
 def entrywise(step: Step) -> Rows:
-    """A number meets each entry; a choice by constants takes one case at each entry."""
+    """Arrays are broadcast against each other; a choice by constants takes one case at each entry."""
     count, parts = math.prod(step.shape), []
     which = np.broadcast_to(step.value(0), step.shape).astype(int).reshape(-1) if _is_choice(step) else None
     for i, rows in enumerate(step.given):
         if rows is not None and step.shapes[i] != step.shape:
-            rows = rows[np.zeros(count, dtype=np.intp)]
+            rows = step.pick(np.broadcast_to(step.places(i), step.shape), i)
         if rows is not None and which is not None:
             rows = rows_at(rows, np.where(which == i - 1, np.arange(1, count + 1), 0))
         parts.append(rows)

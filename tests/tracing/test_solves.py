@@ -205,3 +205,15 @@ def test_exact_zeros_in_the_jacobian_do_no_harm_to_multigrid():
 
     cavity = planes.driven_cavity(24)
     assert ims.root(cavity.residual, cavity.x0, derivatives="trace").success
+
+
+@pytest.mark.parametrize("name", ["driven_cavity", "gray_scott", "radiation", "minimal_surface", "food_web"])
+def test_no_entry_of_J_is_outside_the_pattern(name, rng):
+    from benchmarks.sparse_problems import planes
+
+    problem = getattr(planes, name)(7)
+    traced = ims.trace(problem.residual, problem.x0)
+    x = problem.x0 + rng.uniform(0.1, 1.0, problem.x0.shape)
+    V = np.eye(x.size).reshape(-1, *x.shape)
+    J = traced.program.jvps(x, V, {})[1].reshape(x.size, x.size).T
+    assert not J[~traced.structure.to_scipy().toarray()].any()
