@@ -20,8 +20,8 @@ from implicitsolve.direct._sparse_lu import SparseFactorization, SparseLU, Spars
 from implicitsolve.krylov import LGMRES
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
 from implicitsolve.nonlinear._pattern_search import PatternSearch, SparseJacobians
-from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians
 from implicitsolve.nonlinear._state import JacobianAssembler, SolveMemory
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix

@@ -7,26 +7,42 @@ import weakref
 from collections.abc import Callable
 from functools import cached_property
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import scipy.linalg.lapack
 import scipy.sparse
 import scipy.sparse.linalg
 
+from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import HostArray
 from implicitsolve.direct._cudss import Engine
 from implicitsolve.errors import required
 from implicitsolve.operators._sparse import SparseMatrix
 
-if TYPE_CHECKING:
-    from implicitsolve.direct._sparse_lu import SparsePlan
+
+class Plan(Protocol):
+    """What `SparsePlan` knows of a pattern."""
+
+    structure: Sparse
+    order: HostArray | None
+    lower: int
+    upper: int
+    places: HostArray
+    known_order: HostArray | None
+    analysis: Any
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @cached_property
+    def permuted(self) -> tuple[HostArray, Sparse]: ...
 
 
 class BandLU:
     """LAPACK's band LU with partial pivoting, in the order of the plan."""
 
-    def __init__(self, plan: SparsePlan, data: HostArray) -> None:
+    def __init__(self, plan: Plan, data: HostArray) -> None:
         n, rows = plan.structure.unknowns, 2 * plan.lower + plan.upper + 1
         ab = np.zeros(n * rows, dtype=data.dtype)
         ab[plan.places] = data
@@ -51,7 +67,7 @@ class BandLU:
 class DenseLU:
     """LAPACK's LU of the whole array with partial pivoting."""
 
-    def __init__(self, plan: SparsePlan, data: HostArray) -> None:
+    def __init__(self, plan: Plan, data: HostArray) -> None:
         n = plan.structure.unknowns
         array = np.zeros((n, n), dtype=data.dtype, order="F")
         array[plan.structure.indices, plan.structure.columns] = data
@@ -104,7 +120,7 @@ class SuperLU:
     default in the plane of 256^2, as much in the cube; panels of one column took twice that in the cube of 30^3.
     """
 
-    def __init__(self, plan: SparsePlan, data: HostArray, *, pivots: bool) -> None:
+    def __init__(self, plan: Plan, data: HostArray, *, pivots: bool) -> None:
         structure = plan.structure
         self.order: HostArray | None = None
         if pivots:
@@ -139,7 +155,7 @@ class Pardiso:
 
     is_complex: bool = False
 
-    def __init__(self, library: ModuleType, plan: SparsePlan, data: HostArray) -> None:
+    def __init__(self, library: ModuleType, plan: Plan, data: HostArray) -> None:
         self._A = plan.structure.with_entries(data)
         self._solver = library.PyPardisoSolver()
         self._solver.factorize(self._A)
@@ -155,7 +171,7 @@ class KLU:
 
     is_complex: bool = False
 
-    def __init__(self, library: ModuleType, plan: SparsePlan, data: HostArray) -> None:
+    def __init__(self, library: ModuleType, plan: Plan, data: HostArray) -> None:
         self._A = scipy.sparse.csc_matrix(plan.structure.with_entries(data))
         self._library, self._factors = library, library.Klu(self._A)
         self.nbytes: int = plan.nbytes
@@ -173,7 +189,7 @@ class Cholesky:
 
     is_complex: bool = False
 
-    def __init__(self, library: ModuleType, plan: SparsePlan, data: HostArray) -> None:
+    def __init__(self, library: ModuleType, plan: Plan, data: HostArray) -> None:
         A = plan.structure.with_entries(data)
         A = 0.5 * (A + A.T).tocsc()
         if plan.analysis is None:
@@ -190,7 +206,7 @@ class Library(NamedTuple):
 
     module: str
     extra: str
-    factors: Callable[[ModuleType, SparsePlan, HostArray], Engine]
+    factors: Callable[[ModuleType, Plan, HostArray], Engine]
 
 
 LIBRARIES = {

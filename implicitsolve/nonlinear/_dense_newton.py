@@ -37,6 +37,7 @@ from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, Lengths, agrees, is
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._convergence import RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._loop import IterationLoop
+from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
 from implicitsolve.nonlinear._one_dense_system import (
     GROWN,
     IDLE_STEPS,
@@ -47,7 +48,6 @@ from implicitsolve.nonlinear._one_dense_system import (
     solved,
     times,
 )
-from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians
 from implicitsolve.nonlinear._state import LoopState, NonlinearMethod, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.result import Solution

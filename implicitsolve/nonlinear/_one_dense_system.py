@@ -33,8 +33,8 @@ from implicitsolve.nonlinear._accuracy import Lengths, agrees, is_far_from, scal
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._convergence import DIVERGED, ITERATION_LIMIT, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._loop import WHOLE
+from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
 from implicitsolve.nonlinear._one_system import FACTORED, NO_STEP, REUSED, OneInvertedSystem
-from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians
 from implicitsolve.nonlinear._state import SolveContext
 from implicitsolve.result import Solution
 from implicitsolve.structure import BlockBanded

@@ -22,7 +22,7 @@ from implicitsolve.linearize._detect import MOST_WRONG, detect, extend, random_d
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.nonlinear._budget import evaluations_without_progress
-from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians
+from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
 from implicitsolve.nonlinear._state import JacobianAssembler, SolveContext, SolveMemory
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.result import Solution

@@ -1,7 +1,4 @@
-"""Inverses of assembled sparse Jacobians: by iterations while these cost less than factors, which follow then.
-
-A problem's `jac` or `linearize` may return the matrices themselves, whose pattern is that of their entries.
-"""
+"""Inverses of assembled sparse Jacobians: by iterations while these cost less than factors, which follow then."""
 
 from __future__ import annotations
 
@@ -9,22 +6,18 @@ import contextlib
 import copy
 import importlib.util
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 from scipy.linalg import blas
 
-from implicitsolve._arrays.host import from_host, to_host
-from implicitsolve._arrays.namespace import array_namespace, device
-from implicitsolve._sparse_structure import Sparse, compressed
+from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._cudss import CuDSSPlan
-from implicitsolve.direct._sparse_lu import DENSE, FillEstimate, SparseLU, SparsePlan
+from implicitsolve.direct._sparse_lu import FillEstimate, SparseLU, SparsePlan
 from implicitsolve.krylov import GMRES
-from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator
-from implicitsolve.operators._convert import is_cupy_sparse
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._parts import Preconditioner
 from implicitsolve.precondition._sparse import AMG, ILU
@@ -285,133 +278,3 @@ class _KrylovInverse(LinearOperator):
 
     def negative(self, F: Array) -> Array:
         return -self.matvec(F)
-
-
-LARGEST_DENSE = 100  # unknowns up to which the factors of a dense matrix cost less than the products in their place
-
-
-class OfferedJacobians:
-    """The assembler of `BlockLoop` from a function of the problem that returns matrices.
-
-    `structure` has the entries of all matrices so far. Of a dense array these are its nonzeros.
-    """
-
-    cost: int = 1
-
-    def __init__(self, evaluator: Evaluator, J: Any) -> None:
-        self.name = "jac" if evaluator.problem.linearize is None else "linearize"
-        self.sensitivity: HostArray = np.full(evaluator.rows.size, np.nan)
-        self.structure: Sparse = _pattern(J)
-        self._last: _Layout | None = None  # of sparse matrices
-
-    @classmethod
-    def of(cls, evaluator: Evaluator, x: Array) -> OfferedJacobians | None:
-        """The Jacobians of a problem; None if it offers none, or at x no matrix but an operator."""
-        problem = evaluator.problem
-        if (problem.linearize is None and problem.jac is None) or problem.blocks is not None:
-            return None
-        J = evaluator.matrix(x, keep=True)
-        evaluator.as_operator(J, "jac" if problem.linearize is None else "linearize")  # raises where the shape is wrong
-        return cls(evaluator, J) if _is_matrix(J) else None
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether products are cheaper than factors of a sparse matrix with so many entries."""
-        n = self.structure.unknowns
-        return n > LARGEST_DENSE and self.structure.nnz > DENSE * n * n
-
-    def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> SparseMatrix:
-        J = evaluator.matrix(x)
-        evaluator.as_operator(J, self.name)  # raises where its shape is wrong
-        if not _is_matrix(J):
-            raise TypeError(f"`{self.name}` returned a matrix first, and then {type(J).__name__}")
-        dtype = J.dtype
-        if np.issubdtype(dtype, np.complexfloating) and not np.issubdtype(x.dtype, np.complexfloating):
-            raise TypeError(
-                f"`{self.name}` returned complex numbers for a real x0: pass a complex x0 to solve in complex"
-            )
-        data = self._entries(J).reshape(math.prod(evaluator.batch_shape), -1).astype(x.dtype)
-        return SparseMatrix(evaluator.selected(data), self.structure)
-
-    def is_certain(self, rows: Indices) -> bool:
-        return True
-
-    def check(self, rows: Indices, newton_step: Array) -> HostArray:
-        return np.zeros(rows.size, dtype=bool)
-
-    def _entries(self, J: Any) -> Array:
-        """Entries (..., nnz) at the places of `structure`, to which those are added that are new."""
-        if isinstance(J, np.ndarray):
-            self._widen(_pattern(J))
-            return J[..., self.structure.indices, self.structure.columns]
-        if isinstance(J, SparseMatrix):
-            self._widen(J.structure)
-            pattern, entries = J.structure, J.data
-        else:
-            J = _compressed(J)
-            last, parts = self._last, (J.indices, J.indptr)
-            if last is None or last.format != J.format or not all(map(_is_equal, last.parts, parts)):
-                self._last = last = _Layout(J.format, tuple(part.copy() for part in parts), *_in_columns(J))
-                self._widen(last.pattern)
-            pattern = last.pattern
-            entries = J.data if last.order is None else array_namespace(J.data).take(J.data, last.order)
-        if pattern.nnz == self.structure.nnz:
-            return entries
-        n, (own, all_of_them) = np.int64(pattern.unknowns), (pattern, self.structure)
-        keys, own_keys = (part.columns * n + part.indices for part in (all_of_them, own))
-        xp = array_namespace(entries)
-        data = xp.zeros((*entries.shape[:-1], self.structure.nnz), dtype=entries.dtype, device=device(entries))
-        data[..., from_host(np.searchsorted(keys, own_keys), entries)] = entries
-        return data
-
-    def _widen(self, pattern: Sparse) -> None:
-        """Add the entries of a pattern."""
-        if not self.structure.has_entries_of(pattern):
-            union = self.structure.union(pattern)
-            if union.nnz > self.structure.nnz:
-                self.structure = union
-
-
-def _is_equal(a: Array, b: Array) -> bool:
-    return a.shape == b.shape and bool((a == b).all())
-
-
-class _Layout(NamedTuple):
-    """How a sparse matrix stores its entries."""
-
-    format: str
-    parts: tuple[Array, ...]  # indices and starts
-    pattern: Sparse
-    order: Array  # of its entries in the pattern; None: their own
-
-
-def _compressed(J: Any) -> Any:
-    """A sparse matrix of SciPy or CuPy in compressed rows or columns, in order and without duplicates."""
-    J = J if J.format in ("csr", "csc") else J.tocsr()
-    if not J.has_canonical_format:
-        J = J.copy()
-        J.sum_duplicates()
-    return J
-
-
-def _in_columns(J: Any) -> tuple[Sparse, Array]:
-    """Pattern of a compressed matrix, whose indices the host reads, and the order of its entries in that."""
-    indices, indptr = to_host(J.indices), to_host(J.indptr)
-    if J.format == "csc":
-        return compressed(indptr, indices), None
-    columns = scipy.sparse.csr_array((np.arange(indices.size), indices, indptr), shape=J.shape).tocsc()
-    return compressed(columns.indptr, columns.indices), from_host(columns.data, J.data)
-
-
-def _is_matrix(J: Any) -> bool:
-    return scipy.sparse.issparse(J) or isinstance(J, np.ndarray | SparseMatrix) or is_cupy_sparse(J)
-
-
-def _pattern(J: Any) -> Sparse:
-    """Where a matrix, or any of a batch, has entries."""
-    if isinstance(J, SparseMatrix):
-        return J.structure
-    if isinstance(J, np.ndarray):
-        n = J.shape[-1] if J.ndim else 0
-        return Sparse((J != 0).reshape(-1, n, n).any(axis=0) if n else np.zeros((0, 0), dtype=bool))
-    return _in_columns(_compressed(J))[0]

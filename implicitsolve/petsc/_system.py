@@ -13,7 +13,7 @@ from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
-from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians
+from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
 from implicitsolve.operators import LinearOperator
 from implicitsolve.petsc._library import check_scalar, fill, from_rows, petsc, rows_of
 from implicitsolve.problem import Problem
