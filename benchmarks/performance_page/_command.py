@@ -22,7 +22,8 @@ in other packages. All numbers of a table are from one run on one machine; ratio
 Separate pages: [evaluations against SciPy](against_scipy.md),
 [time of the drop-in](drop_in_times.md), [small systems](small_systems.md),
 [large systems](large_systems.md), [the Brusselator in the plane](brusselator.md),
-[robustness](robustness.md), [accuracy](accuracy.md) and [systems without roots](hopeless.md). Others are of
+[robustness](robustness.md), [accuracy](accuracy.md), [hostile systems](adversary.md)
+and [systems without roots](hopeless.md). Others are of
 [the methods' constants](constants.md),
 [methods for fixed points](fixed_points.md),
 [block LU against LAPACK](block_lu.md), [products of a layer](adapters.md), [counts by commit](trend.md),
@@ -67,6 +68,7 @@ large_systems
 brusselator
 robustness
 accuracy
+adversary
 hopeless
 constants
 fixed_points
