@@ -24,6 +24,7 @@ from implicitsolve.nonlinear._broyden import (
     MAX_ASSEMBLIES,
     BroydenInverse,
 )
+from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._convergence import LINE_SEARCH_FAILED, NONFINITE, RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import JacobianAssembler, LoopState, SolveContext, SolveMemory, is_rounding
@@ -163,7 +164,7 @@ class BlockLoop(IterationLoop[BlockState]):
                 least = np.where(theta > FALLEN, 1.0, np.where(state.is_stale, 0.0, MODEL))
                 length, step = (norm_max(sizes_of(v) / scale) for v in (solved, moved))
                 length = np.maximum(length, least * theta * step)
-                if self.stop.judges_x:
+                if self.stop.judges_x and state.x.shape[1] <= MOST_UNKNOWNS:
                     is_far = (state.anchor > 0) & (state.way > MOVED * state.anchor)
                     state.is_distrusted = is_near & ~state.is_stale & (length <= self.xtol) & is_far
                 is_known = np.isfinite(length) & ~state.is_distrusted

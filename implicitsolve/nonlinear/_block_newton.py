@@ -29,6 +29,7 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._accuracy import MOVED, Lengths, component_sizes, plain_scales
 from implicitsolve.nonlinear._block_loop import FAR, BlockLoop, component_count
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES, WholeSteps
+from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._convergence import (
     CONVERGED,
     DIVERGED,
@@ -148,7 +149,8 @@ class OneFactoredSystem(OneInvertedSystem):
         with np.errstate(all="ignore"):
             x, last, first, *vectors = (component_sizes(v[None], self.components) for v in points)  # type: ignore[index]
             length, step = (float((v / plain_scales(x, last, first)).max()) for v in vectors)
-        has_ended = self.judges_x and not self.is_stale and length <= self.xtol
+        is_small = self.x.size <= MOST_UNKNOWNS  # where another J is cheap
+        has_ended = is_small and self.judges_x and not self.is_stale and length <= self.xtol
         self.is_distrusted = has_ended and 0 < MOVED * self.anchor < self.way
         known = math.isfinite(length) and not self.is_distrusted
         return length if known else math.inf, step, 1.0, 1.0
