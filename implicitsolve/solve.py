@@ -336,7 +336,8 @@ def _solve(
     few = FEW if scheduler is None or scheduler.capacity is None else 1.0
     evaluator = Evaluator(problem, x0, solver.rdiff, few=few)
     evaluator.tally = tally
-    evaluator.reports_coarse = scheduler is None and scales is None and type(x0) is np.ndarray
+    is_plain = scales is None and problem.linearize is None  # and so may be called in float32
+    evaluator.reports_coarse = scheduler is None and is_plain and type(x0) is np.ndarray
     keep_heap(x0)
     solution = Solution.at(evaluator.flatten(x0))
     if 0 in x0.shape:  # no unknowns, or no systems
