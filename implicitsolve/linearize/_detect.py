@@ -42,6 +42,7 @@ ROUNDING = 1e3  # ... or so many units in the last place of F
 GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2, whose multiples m differ from whole numbers by 1 / (sqrt(5) m) or more
 FEW_OFFSETS = 8  # of all columns, up to which those of one-sided differences take fewer evaluations than bisection
 MOST_WRONG = 1e-3  # part of the rows in which they may differ more (a kink of F between the points)
+FEW_KINKS = 16  # wrong rows at most that are looked at one by one for whether they lack entries or F has a kink there
 BUDGET = 400  # evaluations: unstructured graphs take 50 to 250 (benchmarks/pde.py)
 
 
@@ -257,6 +258,8 @@ def _believed(probe: Probe, entries: Entries, how: Outcome, unexplained: HostArr
     is_wrong = wrong_rows(probe.evaluate, probe.x, probe.F, structure, values, d, entries.full_rows)
     is_wrong[unexplained] = True
     wrong = np.flatnonzero(is_wrong)
+    if 0 < wrong.size <= FEW_KINKS and not unexplained.size and _are_complete(probe, structure, d, wrong):
+        wrong = wrong[:0]
     if unexplained.size or wrong.size > MOST_WRONG * probe.size:
         return Detection(how=Outcome.CONTRADICTION, evaluations=probe.evaluations, unknowns=probe.size), wrong
     return Detection(
@@ -268,6 +271,20 @@ def _believed(probe: Probe, entries: Entries, how: Outcome, unexplained: HostArr
         full_rows=entries.full_rows,
         colors=entries.colors if is_sorted else None,
     ), wrong
+
+
+def _are_complete(probe: Probe, structure: Sparse, d: HostArray, rows: HostArray) -> bool:
+    """Whether F in some rows changes, bit for bit, as far along d as where only columns of their entries move.
+
+    Then no entry is missing there, and J differs for a kink or a jump of F between the points.
+    """
+    all_moved = probe.evaluate(probe.x + d)
+    for row in rows:
+        moved, mine = probe.x.copy(), structure.columns[structure.rows == row]
+        moved[:, mine] += d[:, mine]
+        if (probe.evaluate(moved)[:, row] != all_moved[:, row]).any():
+            return False
+    return True
 
 
 def random_direction(colors: HostArray | None, size: int, seed: int) -> HostArray:
