@@ -253,6 +253,8 @@ class Ending(Representation):
     @property
     def success(self) -> Any:
         """Whether the stopping rule holds: a bool, or an array of the batch shape."""
+        if isinstance(self.status, Status):
+            return self.status is Status.CONVERGED
         held = np.asarray(self.status) == Status.CONVERGED
         return bool(held) if held.ndim == 0 else held
 

@@ -38,7 +38,7 @@ from implicitsolve.nonlinear import (
 from implicitsolve.nonlinear._fixed_point import Halved, expanded_stages
 from implicitsolve.nonlinear._logarithmic import Logarithmic
 from implicitsolve.nonlinear._plan import Plan
-from implicitsolve.nonlinear._state import NonlinearMethod, Scheduler, SolveContext, SolveMemory, memory_of
+from implicitsolve.nonlinear._state import CONVERGED, NonlinearMethod, Scheduler, SolveContext, SolveMemory, memory_of
 from implicitsolve.operators import BlockBandedMatrix, aslinearoperator
 from implicitsolve.operators._convert import as_inverse
 from implicitsolve.operators._wrappers import guarded
@@ -347,7 +347,7 @@ def _solve(
         context = SolveContext(evaluator, stop, monitor, scheduler, previous=known, memory=memory)
         if problem.halves is not None and solver.eliminates and Halved.suits(context):
             solver = Halved(method=solver)
-        if isinstance(solver, Logarithmic) and not Logarithmic.suits(context, solution.x):
+        if type(solver) is Logarithmic and not Logarithmic.suits(context, solution.x):
             raise ValueError('root: x_scale="log" needs a positive x0 of NumPy, and no lower bounds but 0')
         try:
             solution = solver.solve(context, solution)
@@ -366,8 +366,11 @@ def _solve(
 
 def _has_failed_in_single(evaluator: Evaluator, solution: Solution) -> bool:
     """Whether a system has failed near a root, where F computes in float32, though x is of float64: one F tells."""
-    failed = (solution.status != Status.CONVERGED) & (solution.norm <= ASIDE * solution.first_norm)
-    if solution.x.dtype != np.float64 or not failed.any() or not _is_of_single(solution.F[failed]):
+    failed = solution.status != CONVERGED
+    if not np.count_nonzero(failed) or solution.x.dtype != np.float64:
+        return False
+    failed &= solution.norm <= ASIDE * solution.first_norm
+    if not failed.any() or not _is_of_single(solution.F[failed]):
         return False
     with np.errstate(all="ignore"):
         F: HostArray = evaluator.residual(evaluator.moved(solution.x, ASIDE * solution.x))[failed]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -297,9 +297,6 @@ class Counts:
         return Counts(**{name: calls - getattr(other, name) for name, calls in vars(self).items()})
 
 
-COUNTED = tuple(field.name for field in fields(Counts))
-
-
 class LimitReached(Exception):  # noqa: N818 (a condition: it ends the step of a solve, and never leaves the solve)
     """The next evaluation would exceed a limit of the solve."""
 
@@ -332,7 +329,13 @@ class Tally:
 
     def counts(self) -> Counts:
         """Return a snapshot."""
-        return Counts(**{name: getattr(self, name) for name in COUNTED})
+        return Counts(
+            residuals=self.residuals,
+            jvps=self.jvps,
+            vjps=self.vjps,
+            linearizations=self.linearizations,
+            rejected=self.rejected,
+        )
 
     @property
     def evaluations(self) -> int:

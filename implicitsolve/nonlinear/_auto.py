@@ -98,6 +98,9 @@ def _stages(*methods: NonlinearMethod) -> list[Stage]:
     return [Stage(method=method) for method in methods]
 
 
+FIRST_DENSE, LAST_DENSE, LAST = _stages(DENSE), _stages(EQUILIBRATED), _stages(PRODUCTS)
+
+
 def _for_fixed_points(context: SolveContext, x0: Array) -> Sequence[Stage]:
     """Anderson's method, the homotopy and Newton–Krylov; Newton's whole steps first where they take less time."""
     evaluator, steps = context.evaluator, _steps_of_newton(context, x0)
@@ -130,12 +133,12 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
     """Newton's method, by what is known of J."""
     evaluator, problem = context.evaluator, context.evaluator.problem
     is_dense = problem.structure in (None, "none") and DenseNewton.suits(context, x0)
-    dense, last = (_stages(DENSE), _stages(EQUILIBRATED)) if is_dense else ([], [])
+    dense, last = (FIRST_DENSE, LAST_DENSE) if is_dense else ([], [])
     logarithms = _stages(Logarithmic(method=Auto(), takes_all=False)) if Logarithmic.suits(context, x0) else []
     if dense and evaluator.size <= MOST_DENSE:
         # For a single equation equilibration changes nothing.
         others = [Stage(method=FartherStart(), continues=ANY)] if evaluator.size == 1 else last
-        return [*dense, *logarithms, *others, *_stages(PRODUCTS)]
+        return [*dense, *logarithms, *others, *LAST]
     is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
     if is_factorable and SparseNewton.suits(context, x0):
         if problem.sparse_structure is not None or problem.structure == "detect":

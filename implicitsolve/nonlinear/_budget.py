@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,19 +92,19 @@ class Budget:
 
     def charge_one(self, measure: float, norm: float, best: float, start: float) -> None:
         """The same for a single system, given both norms, and what they were at the start at the latest."""
-        cost = self.tally.charge() / self.whole
+        spent = self.tally.charge()
         if not self.is_charged:
             return
-        if np.isnan(self.norms[0, 0]):
-            self.norms[:, 0] = best, start
-        last = self.norms[0, 0], self.norms[1, 0]
+        last = self.norms[:, 0].tolist()
+        if math.isnan(last[0]):
+            self.norms[:, 0] = last = [best, start]
         if measure < PROGRESS * self.least[0]:
             self.before[0] = 0
         if measure < PROGRESS * last[0] or norm < PROGRESS * last[1]:
             self.charged[0] = self.before[0]
             self.norms[:, 0] = min(measure, last[0]), min(norm, last[1])
         else:
-            self.charged[0] += cost
+            self.charged[0] += spent / self.whole
 
     def refund(self, rows: Indices, evaluations: HostArray | int) -> None:
         """Take back what a solve has taken that continues."""

@@ -23,6 +23,7 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.nonlinear._budget import evaluations_without_progress
 from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
+from implicitsolve.nonlinear._plan import Search
 from implicitsolve.nonlinear._state import JacobianAssembler, SolveContext, SolveMemory
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.result import Solution
@@ -39,7 +40,7 @@ WRONG, CLEAR = 0.01, 0.05  # part of |J| |d| by which J d differs from the chang
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatternSearch:
+class PatternSearch(Search):
     """Take the pattern that is declared or known, or look for one near the point where the systems are."""
 
     structure: Sparse | Grid | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -12,7 +13,7 @@ from implicitsolve._arrays.host import gather
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import Backtracking
 from implicitsolve.nonlinear._budget import FIRST_SHARE, evaluations_without_progress
-from implicitsolve.nonlinear._state import LoopState, NonlinearMethod, SolveContext, is_rounding
+from implicitsolve.nonlinear._state import CONVERGED, LoopState, NonlinearMethod, SolveContext, is_rounding
 from implicitsolve.result import Retry, Solution
 from implicitsolve.status import Status, StatusArray
 from implicitsolve.structure import Outcome
@@ -63,15 +64,14 @@ STUCK = Condition("a search along steps stagnated or failed", lambda context, so
 LEFT = Condition("they were left", lambda context, solution: solution.status == Status.ITERATION_LIMIT)
 
 
-@runtime_checkable
-class Search(Protocol):
-    """Settings of a stage that looks for the sparsity of J."""
+class Search:
+    """Settings of a stage that looks for the sparsity of J; no protocol, of which a test takes as long as F."""
 
     budget: int | None  # evaluations
 
     def searched(self, context: SolveContext, solution: Solution) -> SolveContext:
         """The context with what was found."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,8 +174,9 @@ def run(stages: Sequence[Stage], context: SolveContext, solution: Solution, rows
         own = np.isin(np.arange(own.size), rows)
     shares, has_begun = _shares(stages, context.share), False
     for stage, share in zip(stages, shares, strict=True):
-        is_for = own & stage.when.holds(context, solution) & (not has_begun or unsolved(context, solution))
-        if not is_for.any():
+        is_for = own if stage.when is ANY else own & stage.when.holds(context, solution)
+        is_for = is_for & unsolved(context, solution) if has_begun else is_for
+        if not np.count_nonzero(is_for):
             continue
         if isinstance(stage.method, Search):
             context = stage.method.searched(context, solution)
@@ -188,7 +189,7 @@ def run(stages: Sequence[Stage], context: SolveContext, solution: Solution, rows
             solution, has_begun = stage.method.solve(settings, solution, rows), True
         if stage.until is not None:
             solution.status[unsolved(context, solution) & LEFT.holds(context, solution)] = stage.until.status
-        if (solution.status == Status.CONVERGED).all():
+        if np.count_nonzero(solution.status == CONVERGED) == own.size:
             break
     return solution
 
@@ -198,11 +199,11 @@ def _shares(stages: Sequence[Stage], whole: float) -> list[float]:
 
     A search before them gets the first of these parts.
     """
-    solves = np.cumsum([not stage.is_search for stage in stages])
-    last = int(solves[-1])
+    solves = list(accumulate(int(not stage.is_search) for stage in stages))
+    last = solves[-1]
     if last < 2:
         return [whole] * len(stages)
-    return [whole * (FIRST_SHARE + (1 - FIRST_SHARE) * max(0, int(k) - 1) / (last - 1)) for k in solves]
+    return [whole * (FIRST_SHARE + (1 - FIRST_SHARE) * max(0, k - 1) / (last - 1)) for k in solves]
 
 
 def unsolved(context: SolveContext, solution: Solution) -> HostArray:
