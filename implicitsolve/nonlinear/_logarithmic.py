@@ -70,7 +70,7 @@ class Logarithmic(NonlinearMethod):
         with np.errstate(invalid="ignore"):
             error = found.error * np.maximum(np.abs(found.x).max(axis=1), 1.0)
         x = whole.flatten(logarithms.powers(inner.unflatten(found.x)))
-        others = np.ones(len(x), dtype=bool)
+        others: HostArray = np.ones(len(x), dtype=bool)
         others[slice(None) if rows is None else rows] = False
         x[others], error[others] = start.x[others], start.error[others]
         if not self.takes_all:
@@ -88,13 +88,14 @@ class Logarithms:
     def problem(self, structure: Any, box: Box, shape: tuple[int, ...]) -> Problem:
         """The problem; its functions are those of the whole, by the chain rule."""
         whole, times = self.whole, self.factors
+        jvp, vjp, jac = whole.jvp, whole.vjp, whole.jac
         with np.errstate(divide="ignore", invalid="ignore"):
             sides = tuple(self.of(side.reshape(shape)) for side in (box.lower, box.upper))
         return Problem(
             lambda y: whole.residual(self.powers(y)),
-            jvp=(jvp := whole.jvp) and (lambda y, v: jvp(self.powers(y), times(y) * v)),
-            vjp=(vjp := whole.vjp) and (lambda y, w: times(y) * vjp(self.powers(y), w)),
-            jac=(jac := whole.jac) and (lambda y: self._jacobian(y, jac(self.powers(y)), "jac")),
+            jvp=None if jvp is None else lambda y, v: jvp(self.powers(y), times(y) * v),
+            vjp=None if vjp is None else lambda y, w: times(y) * vjp(self.powers(y), w),
+            jac=None if jac is None else lambda y: self._jacobian(y, jac(self.powers(y)), "jac"),
             linearize=whole.linearize and self._linearize,
             structure=structure,
             batch_ndim=whole.batch_ndim,

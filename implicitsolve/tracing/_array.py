@@ -174,7 +174,8 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     def __index__(self) -> int:
         return operator.index(self.numbers("a value that depends on the unknowns is an index").item())
 
-    __hash__ = None
+    def __hash__(self) -> int:
+        raise TypeError("unhashable type: a value that depends on the unknowns")
 
     def item(self, *index: CallersArray) -> CallersArray:
         return self.numbers("item() of a value that depends on the unknowns: leave it out").item(*index)
@@ -382,9 +383,13 @@ def _view(function: CallersArray, array: Traced, *args: CallersArray, **keywords
     if not isinstance(layout, list | tuple):
         return part_of(layout, of, places)
     return type(layout)(
-        part_of(part, lambda value, i=i: of(value)[i], lambda indices, i=i: places(indices)[i])
-        for i, part in enumerate(layout)
+        part_of(part, partial(_component, of, i), partial(_component, places, i)) for i, part in enumerate(layout)
     )
+
+
+def _component(of: Callable[..., CallersArray], i: int, value: CallersArray) -> CallersArray:
+    """The i-th part of what a function returns."""
+    return of(value)[i]
 
 
 def _refuse(_: HostArray) -> CallersArray:

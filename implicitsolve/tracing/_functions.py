@@ -113,7 +113,8 @@ def apply_ufunc(ufunc: np.ufunc, method: str, values: Arguments, keywords: Keywo
     if method == "accumulate" and name in ACCUMULATIONS:
         return ACCUMULATIONS[name](a, axis=values[1] if len(values) > 1 else keywords.get("axis", 0))
     if method == "reduceat" and name == "add":
-        return segments(a, np.asarray(values[1]), keywords.get("axis", values[2] if len(values) > 2 else 0))
+        _, places, *axes = values
+        return segments(a, np.asarray(places), keywords.get("axis") or (axes[0] if axes else 0))
     raise UntraceableError(f"np.{name}.{method} of values that depend on the unknowns")
 
 

@@ -252,7 +252,7 @@ def _key(problem: Problem, x: CallersArray, parameters: Mapping[str, HostArray])
     function = problem.residual
     form = ""
     if isinstance(function, Parametrized):
-        function, form = function.function, function.form
+        form, function = function.form, function.function
     shapes = tuple((name, value.shape, value.dtype) for name, value in parameters.items())
     same: object = function
     if isinstance(function, FunctionType):
