@@ -51,6 +51,8 @@ MODEL = 1e-3  # of that prediction: a model of J that has learned from steps pre
 NEGLIGIBLE = 1e-8  # of the largest unknown, and of x0 or the first step: what errors are relative to at least
 FADING = 0.3  # part of the largest gain that counts at the next step
 FADED = 1e-3  # part of ||F(x0)|| that is left where x has run away: then it did not come to a root later
+UNDERFLOW = 1e30  # times ||x|| / ||F(x0)||: a gain that no root has, once ||x|| has grown
+GROWN = 10.0  # ... as many times
 LEAST_FALL = 1e-3  # of ||F||: a step that takes less from it tells nothing of the error
 LIMITED = 1e-5  # largest relative error at which x is accepted where F is rounding error, so that no better x is known
 
@@ -197,7 +199,12 @@ class Progress:
     def is_at_infinity(self, norm: Any) -> Any:
         """Whether F vanishes, or nearly, where x has run away to."""
         has_faded = (self.size > FAR * self.reference) & (self.away_norm <= FADED * self.first_norm)
-        return has_faded | (norm == 0) & self.runs_away()
+        return has_faded | (norm == 0) & (self.runs_away() | self.has_underflowed())
+
+    def has_underflowed(self) -> Any:
+        """Whether F, if it is 0, has only become too small to be represented, at an x that was still moving."""
+        is_inaccurate = (self.size > GROWN * self.reference) & (self.step > LIMITED * self.size)
+        return is_inaccurate & (self.last_gain * self.first_norm > UNDERFLOW * self.size)
 
     def runs_away(self) -> Any:
         """Whether the last steps are no approach to a root."""

@@ -148,6 +148,10 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
                 taken, finite = steps.backtrack(call, user, numbers, V, S, factors, rejected)
                 failed = rejected & ~taken
                 if failed != 0:
+                    lost = failed & steps.is_far(V) if xtol > 0 else failed & 0
+                    _leave(outputs, state, who, lost)
+                    idle |= lost
+                    failed &= ~lost
                     exhausted = steps.is_rounding(call, user, numbers, V, S, precision, failed)
                     _finish(outputs, numbers, state, who, exhausted, STAGNATED)
                     _finish(outputs, numbers, state, who, failed & finite & ~exhausted, LINE_SEARCH_FAILED)
@@ -234,14 +238,16 @@ def _finish_steps(outputs, numbers, state, who, V, S, good, running, limit, xtol
     S[BEST] = select(is_best, S[MEASURE], S[BEST])
     S[SINCE] = select(is_best, S[SINCE] * 0, select(mask, S[SINCE] + 1, S[SINCE]))
     ended = good & bits((S[MEASURE] <= S[TARGET]) | (S[MEASURE] == 0) | (S[ERROR] <= xtol))
-    lost = ended & steps.is_far(V) if xtol > 0 else ended & 0  # perhaps to where F vanishes at infinity
+    far = running & steps.is_far(V) if xtol > 0 else running & 0
+    lost = ended & far  # perhaps to where F vanishes at infinity
     _leave(outputs, state, who, lost)
     _finish(outputs, numbers, state, who, ended & ~lost, CONVERGED)
     diverged = running & ~ended & bits(S[NORM] > BLOWN_UP**2 * S[START])
     _finish(outputs, numbers, state, who, diverged, DIVERGED)
     ended |= diverged
     stagnated = running & ~ended & bits(S[SINCE] >= PATIENCE)
-    _finish(outputs, numbers, state, who, stagnated, STAGNATED)
+    _leave(outputs, state, who, stagnated & far)  # from there a solve would not know how far it has come
+    _finish(outputs, numbers, state, who, stagnated & ~far, STAGNATED)
     ended |= stagnated
     last = good & ~ended & bits(S[STEPS] >= limit)
     _finish(outputs, numbers, state, who, last, ITERATION_LIMIT)

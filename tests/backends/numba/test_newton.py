@@ -147,6 +147,21 @@ def test_statuses(residual, start, status):
         assert result.status[0] == status
 
 
+def test_roots_at_infinity_were_solved_again_from_where_x_had_run_away_to():
+    def vanishes(x, p, out):
+        out[0] = np.exp(-x[0] * p[0]) if p[1] > 0 else 1.0 / np.cosh(x[0] * p[0])
+
+    def mixed(x, p, out):
+        a, b = np.exp(-x[0]), 2 * x[1] + np.sin(x[1]) - p[0]
+        out[0], out[1] = 0.8 * a + 0.3 * b, 0.2 * b - 0.5 * a
+
+    data = np.array([[1.0, 1.0], [-3.0, 1.0], [1.0, 0.0], [2.0, 0.0]])
+    alone = newton_batch(vanishes, np.array([[-0.6], [0.3], [2.4], [-1.4]]), data)
+    several = newton_batch(mixed, np.array([[-0.6, 1.0], [0.5, -2.0]]), np.array([[0.9], [-3.0]]))
+    assert not alone.success.any()
+    assert not several.success.any()
+
+
 def test_limits():
     x0 = np.full((1, 1), 50.0)
     for limit in (0, 1, 3):
