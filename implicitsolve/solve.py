@@ -68,6 +68,7 @@ METHODS: dict[str, NonlinearMethod] = {
     "sparse-newton": SparseNewton(),
     "substitution": Substitution(),
 }
+DEFAULT = NonlinearStop()
 VECTORS = 16  # like x that a solve holds at most, about, and frees at its end
 LARGEST_FREED = 2**25 - 2**16  # bytes: glibc does not adapt to larger blocks
 
@@ -301,7 +302,7 @@ def solve_root(
     except WrongDerivativesError as error:
         problem = problem.derivatives.refuse(str(error))
         result = _solve(problem, x0, solver, stop, monitor, scheduler, previous, tally)
-    return replace(result, problem=problem)
+    return result if result.problem is problem else replace(result, problem=problem)
 
 
 def _solve(
@@ -421,6 +422,7 @@ def _result(solution: Solution, evaluator: Evaluator, memory: SolveMemory, probl
         steps=tuple(solution.steps),
         retries=tuple(solution.retries),
         detection=memory.detection,
+        problem=problem,
         _memory=memory,
         _jacobian=partial(jacobian_of, problem, memory.detection),
     )
@@ -570,7 +572,7 @@ def check_settings(
         got = f"the class: write {method.__name__}()" if isinstance(method, type) else type(method).__name__
         got += f": write NewtonKrylov(krylov={method!r})" if kind_of(method) == "krylov" else ""
         raise TypeError(f"{caller}: `method` must be a nonlinear solver or its name, got {got}")
-    stop = NonlinearStop() if stop is None else stop
+    stop = DEFAULT if stop is None else stop
     if not isinstance(stop, NonlinearStop):
         raise TypeError(f"{caller}: `stop` must be a NonlinearStop, got {type(stop).__name__}")
     return method, stop, observer(caller, monitor, progress=progress)

@@ -29,7 +29,7 @@ from implicitsolve.globalize._rules import (
 )
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import LEAST_CHANGE, DifferenceSteps
-from implicitsolve.nonlinear._accuracy import Lengths, agrees, is_far_from, scales
+from implicitsolve.nonlinear._accuracy import MOVED, Lengths, agrees, scales
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._convergence import DIVERGED, ITERATION_LIMIT, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._loop import WHOLE
@@ -127,7 +127,10 @@ class OneDenseSystem(OneInvertedSystem):
 
     def _is_far_from_anchor(self) -> bool:
         """Whether J was assembled so far from x that it is not believed without a measurement."""
-        return self.size > 1 and bool(is_far_from(self.anchor[None], self.x[None])[0])
+        if self.size == 1:
+            return False
+        size = self._largest(self.anchor)
+        return size > 0 and self._largest(self.x - self.anchor) > MOVED * size
 
     def _contraction(self, theta: float) -> float:
         return self._norm(self.F * self.rows) / self._norm(self.previous_F * self.rows) if self.is_mixed else theta
@@ -210,13 +213,13 @@ class OneDenseSystem(OneInvertedSystem):
             with np.errstate(all="ignore"):  # pivots are chosen among numbers of one size
                 sizes = np.maximum.reduce(np.abs(self.J), axis=1)
                 self.rows = near_reciprocals(sizes)
-                self.is_mixed = bool((self.rows != self.rows[0]).any())
+                self.is_mixed = np.count_nonzero(self.rows != self.rows[0]) > 0
                 self.columns = near_reciprocals(np.maximum.reduce(np.abs(self.J * self.rows[:, None]), axis=0))
-                self.is_even = not self.is_mixed and not bool((self.columns != self.columns[0]).any())
+                self.is_even = not self.is_mixed and not np.count_nonzero(self.columns != self.columns[0])
             positive = [size for size in sizes.tolist() if size > 0]
             if positive and max(positive) > MIXED * min(positive):
                 self.budget.exempt[:] = True  # where equations differ in units, ||F|| is no measure of progress
-            if self.evaluator.has_exact_products or not self.steps.is_guess.any():
+            if self.evaluator.has_exact_products or not np.count_nonzero(self.steps.is_guess):
                 break
             with np.errstate(all="ignore"):
                 is_wrong = self.steps.learn(slice(None), self._solved(self.F)[None, None]).any()
@@ -249,7 +252,7 @@ class OneDenseSystem(OneInvertedSystem):
             sizes = np.sqrt(np.vecdot(values, values))
             has_changed = (sizes > LEAST_CHANGE * self.unit * self.norm) & (sizes < np.inf)
         steps.has_changed |= has_changed
-        if not has_changed.all():
+        if np.count_nonzero(has_changed) < N:
             assembler, norms, F = self._general_assembler(), np.asarray([self.norm]), self.F[None]
             for c in np.flatnonzero(~has_changed).tolist():
                 if self.budget.rest_of_one(self.budget.share) <= 0:

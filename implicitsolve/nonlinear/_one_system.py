@@ -86,7 +86,8 @@ class OneSystem(OneConvergence):
         self.norm = self.start_norm = self.least = self._norm(self.F)
         self.measure = self._measured(self.F, self.norm)
         first = solution.first_norm  # known if this solve continues another one
-        solution.first_norm = first = np.where(np.isnan(first), self.measure, first)
+        if math.isnan(first[0]):
+            solution.first_norm = first = self.measure.astype(first.dtype)
         self.target = solution.target = stop.target(first, self.F[None])
         self.best = self.best_measure = float(self.measure[0])
         if not math.isfinite(self.best):
