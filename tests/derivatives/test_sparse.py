@@ -109,10 +109,17 @@ def test_an_adjoint_at_a_kink_has_a_status():
         assert found.status in (ims.Status.CONVERGED, ims.Status.INACCURATE)
 
 
-def test_nothing_declared_has_no_adjoint():
-    for structure in (None, "none"):
-        with pytest.raises(TypeError, match="pull_back: the problem needs"):
-            ims.pull_back(system(structure), np.ones(N * N), np.ones(N * N))
+@pytest.mark.parametrize("structure", [None, "detect"])
+def test_nothing_declared_has_an_adjoint_by_a_detected_or_a_full_matrix(structure):
+    x, c = np.ones(N * N), np.random.default_rng(0).standard_normal(N * N)
+    J = A.toarray() + np.diag(3 * x**2)
+    found = ims.pull_back(system(structure), x, c, wrt=())
+    np.testing.assert_allclose(found.adjoint, np.linalg.solve(J.T, c), rtol=1e-5, atol=1e-6)
+
+
+def test_without_structure_nothing_has_an_adjoint():
+    with pytest.raises(TypeError, match="pull_back: the problem needs"):
+        ims.pull_back(system("none"), np.ones(N * N), np.ones(N * N))
 
 
 def test_derivatives_use_the_pattern_that_the_solve_has_detected():
@@ -136,5 +143,3 @@ def test_a_plain_residual_has_derivatives_by_the_sparsity_that_the_solve_has_det
     np.testing.assert_allclose(reverse.adjoint, np.linalg.solve(J.T, c), rtol=1e-7)
     forward = ims.push_forward(problem, result, {"theta": np.array(1.0)})
     np.testing.assert_allclose(forward.tangent, np.linalg.solve(J, np.ones(N * N)), rtol=1e-7)
-    with pytest.raises(TypeError, match="`structure`"):
-        ims.pull_back(problem, result.x, c)  # an array does not carry it
