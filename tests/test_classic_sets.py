@@ -86,13 +86,18 @@ def test_known_roots_are_found(problem):
 
 @pytest.mark.parametrize("problem", PDE, ids=str)
 def test_pde_gallery_with_exact_products(problem):
-    """No more calls than differences take, of which few see that J is dense."""
+    """No more calls than differences take, of which few see that J is dense, but one assembly of J at x0.
+
+    Differences have J at x0 from the search for its pattern; exact products do not take these inexact entries.
+    """
     F = Counted(problem.residual)
     x, result = newton_krylov(F, problem.x0, jvp=problem.jvp, f_tol=problem.tolerance(), full_output=True)
     assert result.success
     assert np.max(np.abs(problem.residual(x))) <= problem.tolerance()
     assert result.nfev == F.calls
-    assert result.nfev + result.njvp <= 1.2 * min(solve(problem, structure="none") + 2, solve(problem))
+    found = result.native.detection
+    colors = 0 if found is None or found.structure is None else int(found.colors.max()) + 1
+    assert result.nfev + result.njvp <= 1.2 * min(solve(problem, structure="none") + 2, solve(problem)) + colors
 
 
 @pytest.mark.parametrize("problem", PDE, ids=str)
