@@ -112,7 +112,9 @@ class IndependentBlocks(NonlinearMethod):
             return np.where(is_used, values.reshape(-1)[equations], z)
 
         z0 = np.where(is_used, x[unknowns], 0.0).astype(x.dtype)
-        parts = Problem(residual, structure=BlockBanded(0, 0, form.largest), batch_ndim=1, rejects=evaluator.problem.rejects)
+        parts = Problem(
+            residual, structure=BlockBanded(0, 0, form.largest), batch_ndim=1, rejects=evaluator.problem.rejects
+        )
         inner = Evaluator(parts, z0)
         inner.tally = evaluator.tally
         if stop.judges_F:
