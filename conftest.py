@@ -25,3 +25,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadFileScheduling
 
     return LoadFileScheduling(config, log) if config.getvalue("dist") == "load" else None
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _doctests_are_the_user_s(doctest_namespace: dict[str, Any]) -> None:
+    """Functions in examples belong to the user, and not to the module of their docstring: traces tell them apart."""
+    doctest_namespace["__name__"] = "__main__"

@@ -454,7 +454,7 @@ class NonlinearResult(Ending):
         error           1.13e-12
         accepted steps  3
         Krylov          3
-        calls           4 residuals, 3 jvps, 0 vjps, 3 linearizations
+        calls           4 residuals, 4 jvps, 0 vjps, 4 linearizations
         x               float64 ()
         <BLANKLINE>
         step   norm(F)  length       eta  linear  Krylov  calls

@@ -294,6 +294,10 @@ class Detection(Representation):
     large: Sparse | None = field(default=None, repr=False)
     diagonal: float = field(default=1.0, repr=False)
 
+    def __post_init__(self) -> None:
+        """Take plain strings for `how`, such as "small"."""
+        object.__setattr__(self, "how", Outcome(self.how))
+
     @property
     def reason(self) -> str:
         """Why there is no structure, in words; empty if there is one."""

@@ -124,8 +124,8 @@ def test_arrays_keep_their_library_and_floats_are_not_copied(xp):
     ("x", "error", "words"),
     [
         ("text", TypeError, ["`start`", "real or complex", "<U4"]),
-        (None, TypeError, ["`start`", "object"]),
-        (np.asarray([1, None]), TypeError, ["`start`", "object"]),
+        (None, TypeError, ["`start`", "real or complex", "NoneType"]),
+        (np.asarray([1, None]), TypeError, ["`start`", "objects of NoneType and int"]),
         (np.asarray(["2020-01-01"], "datetime64[D]"), TypeError, ["`start`", "datetime64"]),
         ([[1.0], [1.0, 2.0]], ValueError, ["`start`", "one shape"]),
         (np.ma.masked_array([1.0], [True]), TypeError, ["`start`", "masked"]),

@@ -190,7 +190,7 @@ REFUSED = {
     "A is a vector": ((B, B), {}, ValueError, ["`A`", "two axes", "(3,)"]),
     "A is ragged": (([[1], [1, 2]], B), {}, ValueError, ["`A`"]),
     "A holds objects": ((A.astype(object), B), {}, TypeError, ["`A`", "object"]),
-    "b is None": ((A, None), {}, TypeError, ["`b`", "object"]),
+    "b is None": ((A, None), {}, TypeError, ["`b`", "numbers", "NoneType"]),
     "b is a string": ((A, "abc"), {}, TypeError, ["`b`", "<U3"]),
     "b is too short": ((A, B[:2]), {}, ValueError, ["`b`", "(3,)", "(2,)"]),
     "b is a column": ((A, B[:, None]), {}, ValueError, ["`b`", "(3,)", "(3, 1)"]),

@@ -165,7 +165,8 @@ REMEDIES = {kind: remedy for kinds, remedy in REMEDIES.items() for kind in kinds
 
 def _contents(x: Array) -> str:
     """What an array of other things than numbers holds."""
-    return " and ".join(sorted(set(_kinds(x)))) or f"dtype {x.dtype}"
+    kinds = " and ".join(sorted(set(_kinds(x))))
+    return f"{'objects of ' if x.ndim else ''}{kinds}" if kinds else f"dtype {x.dtype}"
 
 
 def _kinds(x: Array) -> list[str]:

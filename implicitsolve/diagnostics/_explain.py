@@ -185,8 +185,6 @@ def _of_nonlinear(result: NonlinearResult, problem: Any) -> Explanation:
         for code, cause, rows, where in groups
         if rows
     ]
-    if result.plan is not None and findings:
-        notes.append(f"The plan was:\n{result.plan}")
     return Explanation(_headline(status), tuple(findings), (*notes, *_sparsity(result)))
 
 

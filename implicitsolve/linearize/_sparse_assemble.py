@@ -281,7 +281,7 @@ def sparse_jacobian(
         found = known or detect(residual, x, shape=evaluator.event_shape, inward=evaluator.inward)
     if found.structure is None and by_columns and x.shape[1] <= MOST_COLUMNS:
         full = Sparse(np.ones((x.shape[1], x.shape[1]), dtype=bool))
-        found = Detection(structure=full, how="dense", evaluations=0, unknowns=x.shape[1])
+        found = Detection(structure=full, how=Outcome.DENSE, evaluations=0, unknowns=x.shape[1])
     if found.structure is None:
         return None
     assembler = SparseAssembler.of(found)

@@ -71,7 +71,7 @@ def test_the_plan_of_a_solve_that_failed_is_shown():
     lines = str(result.plan).splitlines()
     assert str(result.plan) == str(plan(problem, x0))
     assert all(line in result.summary() for line in lines)
-    assert lines[0] in str(ims.diagnostics.explain(result))
+    assert lines[0] not in str(ims.diagnostics.explain(result))  # which names causes only
     assert pickle.loads(pickle.dumps(result)).plan is None
 
 
