@@ -205,7 +205,7 @@ class Outcome(StrEnum):
 
     words: str
 
-    def __new__(cls, value: str, words: str) -> Outcome:
+    def __new__(cls, value: str, words: str = "") -> Outcome:
         """Make the string, and keep the words."""
         outcome = str.__new__(cls, value)
         outcome._value_, outcome.words = value, words
