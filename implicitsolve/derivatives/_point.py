@@ -220,6 +220,7 @@ class Point:
             self._residual(),
             self.found,
             by_columns=self.needs_adjoint,
+            dense=self.needs_adjoint,
             h=None if self.lengths is None else self.lengths.h,
         )
 

@@ -253,6 +253,7 @@ def sparse_jacobian(
     known: Detection | None = None,
     *,
     by_columns: bool = False,
+    dense: bool = False,
     h: Array | None = None,
     extends: bool = True,
 ) -> SparseMatrix | None:
@@ -260,8 +261,8 @@ def sparse_jacobian(
 
     A pattern that the solve has detected, `known`, is used unless it misses entries at x; it is extended then, by a
     search so near x that F has the same branches. A row that depends on nearly
-    all unknowns takes an adjoint product; without such products, if `by_columns`, all of them take one for each column,
-    and so does a J of up to 1000 unknowns without a pattern.
+    all unknowns takes an adjoint product; without such products, if `by_columns`, all of them take one for each column.
+    So does, if `dense`, a J of up to 1000 unknowns without a pattern.
     Central differences have the lengths `h`. A declared pattern that misses entries is a ValueError: J d is not the
     product, or the change of F, along a random d.
     """
@@ -279,7 +280,7 @@ def sparse_jacobian(
     else:
         known = None if known is None or known.structure is None else known
         found = known or detect(residual, x, shape=evaluator.event_shape, inward=evaluator.inward)
-    if found.structure is None and by_columns and x.shape[1] <= MOST_COLUMNS:
+    if found.structure is None and dense and x.shape[1] <= MOST_COLUMNS:
         full = Sparse(np.ones((x.shape[1], x.shape[1]), dtype=bool))
         found = Detection(structure=full, how=Outcome.DENSE, evaluations=0, unknowns=x.shape[1])
     if found.structure is None:
@@ -322,10 +323,10 @@ def sparse_jacobian(
         near = np.where(scale > 0, scale, NEAR)
         more = extend(residual, x, found.structure, wrong, scale=near, inward=evaluator.inward)
         if more.structure is not None:
-            return sparse_jacobian(caller, evaluator, x, F, more, by_columns=by_columns, h=h, extends=False)
+            return sparse_jacobian(caller, evaluator, x, F, more, by_columns=by_columns, dense=dense, h=h, extends=False)
     if wrong.size:
         if found is known:
-            return sparse_jacobian(caller, evaluator, x, F, by_columns=by_columns, h=h, extends=False)
+            return sparse_jacobian(caller, evaluator, x, F, by_columns=by_columns, dense=dense, h=h, extends=False)
         if problem.sparse_structure is None:  # a kink, or a wrong pattern; the caller compares what it makes of J
             return J if by_columns else None
         raise ValueError(
