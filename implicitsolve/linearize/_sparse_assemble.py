@@ -323,7 +323,9 @@ def sparse_jacobian(
         near = np.where(scale > 0, scale, NEAR)
         more = extend(residual, x, found.structure, wrong, scale=near, inward=evaluator.inward)
         if more.structure is not None:
-            return sparse_jacobian(caller, evaluator, x, F, more, by_columns=by_columns, dense=dense, h=h, extends=False)
+            return sparse_jacobian(
+                caller, evaluator, x, F, more, by_columns=by_columns, dense=dense, h=h, extends=False
+            )
     if wrong.size:
         if found is known:
             return sparse_jacobian(caller, evaluator, x, F, by_columns=by_columns, dense=dense, h=h, extends=False)
