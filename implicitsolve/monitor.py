@@ -15,7 +15,12 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.result import NewtonStep
 
 __all__ = ["Monitor", "ProgressBar", "Trace", "collect", "combine", "log_to", "progress_bar", "silent", "table"]
-__dir__ = __all__.copy
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return list(__all__)
+
 
 WIDTH, COLUMNS = 20, 99  # of a bar, and of its line
 SMALL = 1e-9  # share that is rounding error

@@ -308,7 +308,11 @@ class Tally:
     """
 
     def __init__(self, max_evaluations: int | None = None, max_seconds: float | None = None) -> None:
-        self.residuals = self.jvps = self.vjps = self.linearizations = self.rejected = 0
+        self.residuals: int = 0
+        self.jvps: int = 0
+        self.vjps: int = 0
+        self.linearizations: int = 0
+        self.rejected: int = 0
         self.charged: int = 0  # evaluations that have been charged to a system, or to none
         self.most = max_evaluations
         self.until: float | None = None if max_seconds is None else time.monotonic() + max_seconds

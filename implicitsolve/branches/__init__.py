@@ -4,4 +4,8 @@ from implicitsolve.branches._branch import Branch, SpecialPoint
 from implicitsolve.branches._continuation import continuation, further_solutions
 
 __all__ = ["Branch", "SpecialPoint", "continuation", "further_solutions"]
-__dir__ = __all__.copy
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return list(__all__)

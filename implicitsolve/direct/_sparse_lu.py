@@ -55,7 +55,8 @@ class SparsePlan:
     """
 
     def __init__(self, structure: Sparse, engine: str = "auto") -> None:
-        self.structure, self.engine = structure, engine
+        self.structure: Sparse = structure
+        self.engine: str = engine
         self.analysis: Any = None  # of CHOLMOD
         n = structure.unknowns
         self.is_dense: bool = structure.nnz > DENSE * n * n
@@ -300,7 +301,9 @@ class SparseFactorization(LinearOperator):
             if A.batch_shape
             else None,
         )
-        self.A, self.plan, self._engines = A, plan, engines
+        self.A: SparseMatrix = A
+        self.plan: SparsePlan | CuDSSPlan = plan
+        self._engines = engines
         codes = np.array([int(Status.SINGULAR if engine is None else Status.CONVERGED) for engine in engines])
         self.status: Any = status_per_system(codes, A.batch_shape)
         self.singular_block: Any = per_system(

@@ -55,7 +55,8 @@ class RecyclingGMRES:
         self._space = space
         self._new: tuple[SpaceCollector, Any] | None = None  # of the last solve, and its M
         self._storage: tuple[Any, Any] = None, None  # of the last basis
-        self.recycle, self.needs_descent = recycle, needs_descent
+        self.recycle: int = recycle
+        self.needs_descent: bool = needs_descent
         self.descent: Descent | None = None
 
     @property

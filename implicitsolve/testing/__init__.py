@@ -13,4 +13,8 @@ __all__ = [
     "structure_test",
     "taylor_test",
 ]
-__dir__ = __all__.copy
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return list(__all__)

@@ -46,7 +46,7 @@ class Program:
 
     def __init__(self, residual: Residual, x: HostArray, parameters: Mapping[str, HostArray]) -> None:
         with double_precision(), budget(MOST_EQUATIONS):
-            self.closed = jax.make_jaxpr(partial(_evaluate, _with_names(residual)))(x, dict(parameters))
+            self.closed: CallersArray = jax.make_jaxpr(partial(_evaluate, _with_names(residual)))(x, dict(parameters))
         self.equations: int = sum(1 for _ in _equations(self.closed.jaxpr))
         if self.equations > MOST_EQUATIONS:
             raise UntraceableError(f"the program has {self.equations} operations, more than {MOST_EQUATIONS}")

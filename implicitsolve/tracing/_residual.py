@@ -14,7 +14,7 @@ from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._parameters import Parametrized
 from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._summary import Representation
-from implicitsolve._typing import CallersArray, HostArray, Residual
+from implicitsolve._typing import CallersArray, DType, HostArray, Residual
 from implicitsolve.errors import WrongDerivativesError
 from implicitsolve.problem import Problem, spread
 from implicitsolve.structure import Detection, Outcome
@@ -48,9 +48,14 @@ class TracedResidual(Representation):
     def __init__(
         self, residual: Residual, parameters: Mapping[str, CallersArray] | None, x: HostArray, batch_ndim: int
     ) -> None:
-        self.residual, self.parameters = residual, parameters
-        self.shape, self.dtype, self.batch_ndim = x.shape, x.dtype, batch_ndim
-        self.reason, self.evaluations, self.operations = "", 0, 0
+        self.residual: Residual = residual
+        self.parameters: Mapping[str, CallersArray] | None = parameters
+        self.shape: tuple[int, ...] = x.shape
+        self.dtype: DType = x.dtype
+        self.batch_ndim: int = batch_ndim
+        self.reason: str = ""
+        self.evaluations: int = 0
+        self.operations: int = 0
         self.structure: Sparse | None = None
         self.assembler: object = None  # the coloring, from the first solve
         self._program: Program | None = None
