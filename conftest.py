@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-OPTIONAL = {
-    "matplotlib": "implicitsolve/diagnostics/_plots.py",
-    "torch": "implicitsolve/torch/*",
-    "jax": "implicitsolve/jax/*",
-    "petsc4py": "implicitsolve/petsc/*",
-    "numba": "implicitsolve/backends/numba/*",
-    "cupy": "implicitsolve/backends/cupy/*",
+OPTIONAL = {  # files, and the package that they need
+    "implicitsolve/diagnostics/_plots.py": "matplotlib",
+    "implicitsolve/torch/*": "torch",
+    "implicitsolve/jax/*": "jax",
+    "implicitsolve/tracing/*": "jax",
+    "implicitsolve/petsc/*": "petsc4py",
+    "implicitsolve/backends/numba/*": "numba",
+    "implicitsolve/backends/cupy/*": "cupy",
 }
 
-collect_ignore_glob = [files for name, files in OPTIONAL.items() if find_spec(name) is None]
+collect_ignore_glob = [files for files, name in OPTIONAL.items() if find_spec(name) is None]
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
