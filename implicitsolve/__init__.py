@@ -142,11 +142,11 @@ if not TYPE_CHECKING:  # where names that are not public are errors
             return importlib.import_module(f"implicitsolve.{name}")
         if name in ("Branch", "continuation"):
             return getattr(importlib.import_module("implicitsolve.branches"), name)
-        if name == "trace":
+        if name in ("newton_batch", "trace"):
             need = "implicitsolve.trace needs JAX, which is not installed: pip install 'implicitsolve[jax]'"
-            return required("implicitsolve.tracing", need).trace
-        if name == "newton_batch":
             try:
+                if name == "trace":
+                    return required("implicitsolve.tracing", need).trace
                 return importlib.import_module("implicitsolve.backends.numba").newton_batch
             except BackendUnavailable as error:
                 return _unavailable(str(error))
