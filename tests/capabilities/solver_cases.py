@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import implicitsolve as ims
 from implicitsolve import precondition
@@ -90,6 +91,7 @@ def plan(on: Library) -> Outcome:
 
 
 def trace(on: Library) -> Outcome:
+    pytest.importorskip("jax", reason="JAX is not installed")
     x = Chain(on).x0 + 0.3
     yield ims.trace(lambda x: x**3 - 0.5 * np.roll(x, 1), x).jvp(x, x)
 
