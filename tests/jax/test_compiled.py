@@ -14,20 +14,7 @@ imj = import_module("implicitsolve.jax")
 jnp = jax.numpy
 Status = ims.Status
 
-
-@pytest.fixture(autouse=True, scope="module")
-def compiled_quickly():
-    """Most of these tests' time is XLA's."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.fixture(autouse=True)
-def precision(request):
-    """Double precision, but where a test is marked as of single precision."""
-    with jax.enable_x64("single" not in request.node.name):
-        yield
+pytestmark = pytest.mark.usefixtures("compiled_quickly", "precision")
 
 
 @pytest.fixture

@@ -18,20 +18,7 @@ check_grads = import_module("jax.test_util").check_grads
 STOP, ADJOINT = ims.NonlinearStop(atol=1e-13), ims.LinearStop(rtol=1e-13)
 EXACT = {"stop": STOP, "adjoint_stop": ADJOINT}
 
-
-@pytest.fixture(autouse=True, scope="module")
-def compiled_quickly():
-    """Most of these tests' time is XLA's."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.fixture(autouse=True)
-def precision(request):
-    """Double precision, but where a test is marked as of single precision."""
-    with jax.enable_x64("single" not in request.node.name):
-        yield
+pytestmark = pytest.mark.usefixtures("compiled_quickly", "precision")
 
 
 def case(name, T=4, B=2, k=3):

@@ -19,12 +19,7 @@ check_grads = import_module("jax.test_util").check_grads
 
 EXACT = {"stop": ims.NonlinearStop(rtol=1e-13), "adjoint_stop": ims.LinearStop(rtol=1e-13)}
 
-
-@pytest.fixture(autouse=True)
-def precision(request):
-    """Double precision, but where a test is marked as of single precision."""
-    with jax.enable_x64("single" not in request.node.name):
-        yield
+pytestmark = pytest.mark.usefixtures("precision")
 
 
 def squares(x, a):
