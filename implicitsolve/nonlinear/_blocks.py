@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse.csgraph
 
 from implicitsolve._block_triangular import BlockTriangular
+from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import ends_solve, silent
@@ -37,6 +38,8 @@ class IndependentBlocks(NonlinearMethod):
         if not is_plain or jacobians is None or found is None or found.structure is None or found.full_rows.size:
             return None
         if evaluator.problem.jac is not None or evaluator.problem.linearize is not None:
+            return None
+        if _has_larger_part(found.structure, jacobians.cost):
             return None
         graph = found.structure.to_scipy()
         if scipy.sparse.csgraph.connected_components(graph, directed=False, return_labels=False) == 1:
@@ -151,3 +154,20 @@ def _whole_steps(first: NewtonStep, steps: list[NewtonStep], takes_largest: bool
         )
         merged.append(whole)
     return merged
+
+
+def _has_larger_part(structure: Sparse, most: int) -> bool:
+    """Whether the first unknown is in a part of more than that many, which a few steps through the pattern tell.
+
+    False where they do not, or where an entry of the diagonal is missing: equations may then belong to other unknowns.
+    """
+    if np.count_nonzero(structure.rows == structure.columns) < structure.unknowns:
+        return False
+    part = np.zeros(1, dtype=np.intp)
+    while part.size <= most:
+        columns = (structure.rows[structure.indptr[j] : structure.indptr[j + 1]] for j in part)
+        following = np.unique(np.concatenate(list(columns)))
+        if following.size == part.size:
+            return False
+        part = following
+    return True
