@@ -1,4 +1,4 @@
-"""Logarithmic: a method for the logarithms of unknowns that are bounded by zero from below."""
+"""Logarithmic: the solution of a system in the logarithms of its positive unknowns."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A user's function with other meanings of the names around it: arrays that it makes can hold traced values.
+"""A copy of a user's function in which `np` and `math` accept traced values.
 
-`np.zeros`, `np.array` and their kin return plain arrays, which traced values cannot enter. The
-function is made again with the same code, where the name of NumPy stands for a module that differs in these functions,
-and `math` for one that takes traced values. So are the functions that it calls by name. Nothing of the user's changes.
+`np.zeros`, `np.array` and similar functions return plain arrays, which cannot hold traced values. The copy has the same
+code, but its global names `np` and `math` refer to modules in which these functions return traced arrays. The functions
+that it calls by name are copied too. The user's own functions and modules are not changed.
 """
 
 from __future__ import annotations

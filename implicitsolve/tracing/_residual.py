@@ -1,4 +1,4 @@
-"""A residual written in NumPy with exact derivatives: traced, and compared with itself before and while it is used."""
+"""Exact derivatives of a residual written in NumPy: its trace, which is compared with F before and during a solve."""
 
 from __future__ import annotations
 
