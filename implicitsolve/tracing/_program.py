@@ -19,7 +19,7 @@ from implicitsolve.tracing._array import Traced, unwrap
 from implicitsolve.tracing._functions import UntraceableError, as_value, budget, cast, is_tracer
 from implicitsolve.tracing._names import LIBRARIES, traceable
 
-SMALL = 10_000  # unknowns up to which compiling, in half the time without optimization, takes longer than running
+REPAID = 10_000_000  # unknowns of all calls so far, after which a compilation with optimization, twice as long, has paid
 MOST_EQUATIONS = 2000  # of a program: they take about ten seconds to compile
 
 
@@ -30,13 +30,17 @@ def double_precision() -> Generator[None]:
         yield
 
 
-def _on_host(function: Callable[..., CallersArray], size: int) -> Callable[..., CallersArray]:
-    """A compiled function on arrays of NumPy."""
-    compiled = jax.jit(function, compiler_options={"xla_backend_optimization_level": 0} if size < SMALL else None)
+def _on_host(function: Callable[..., CallersArray]) -> Callable[..., CallersArray]:
+    """A compiled function on arrays of NumPy, in which time goes to compiling first and to running later."""
+    first = jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
+    later = jax.jit(function)
+    work = 0
 
     def call(*args: CallersArray) -> CallersArray:
+        nonlocal work
+        work += sum(np.size(array) for array in jax.tree.leaves(args))
         with double_precision():
-            return jax.tree.map(np.asarray, compiled(*args))
+            return jax.tree.map(np.asarray, (first if work < REPAID else later)(*args))
 
     return call
 
@@ -50,7 +54,6 @@ class Program:
         self.equations: int = sum(1 for _ in _equations(self.closed.jaxpr))
         if self.equations > MOST_EQUATIONS:
             raise UntraceableError(f"the program has {self.equations} operations, more than {MOST_EQUATIONS}")
-        self.size: int = x.size
         self._flat = jax.extend.core.jaxpr_as_fun(self.closed)
 
     def _F(self, x: CallersArray, parameters: CallersArray) -> CallersArray:
@@ -59,12 +62,12 @@ class Program:
     @cached_property
     def value(self) -> Callable[..., HostArray]:
         """F(x, parameters)."""
-        return _on_host(self._F, self.size)
+        return _on_host(self._F)
 
     @cached_property
     def jvp(self) -> Callable[..., tuple[HostArray, HostArray]]:
         """F and J v at (x, v, parameters)."""
-        return _on_host(lambda x, v, parameters: jax.jvp(lambda x: self._F(x, parameters), (x,), (v,)), self.size)
+        return _on_host(lambda x, v, parameters: jax.jvp(lambda x: self._F(x, parameters), (x,), (v,)))
 
     @cached_property
     def jvps(self) -> Callable[..., tuple[HostArray, HostArray]]:
@@ -74,7 +77,7 @@ class Program:
             F, tangent = jax.linearize(lambda x: self._F(x, parameters), x)
             return F, jax.vmap(tangent)(V)
 
-        return _on_host(products, self.size)
+        return _on_host(products)
 
     @cached_property
     def vjp(self) -> Callable[..., HostArray]:
@@ -83,12 +86,12 @@ class Program:
         def product(x: CallersArray, w: CallersArray, parameters: CallersArray) -> CallersArray:
             return jax.vjp(lambda x: self._F(x, parameters), x)[1](jnp.conj(w))[0].conj()
 
-        return _on_host(product, self.size)
+        return _on_host(product)
 
     @cached_property
     def parameter_jvp(self) -> Callable[..., HostArray]:
         """(dF/dtheta) dtheta at (x, dtheta, parameters)."""
-        return _on_host(lambda x, d, parameters: jax.jvp(lambda p: self._F(x, p), (parameters,), (d,))[1], self.size)
+        return _on_host(lambda x, d, parameters: jax.jvp(lambda p: self._F(x, p), (parameters,), (d,))[1])
 
     @cached_property
     def parameter_vjp(self) -> Callable[..., Mapping[str, HostArray]]:
@@ -98,7 +101,7 @@ class Program:
             found = jax.vjp(lambda p: self._F(x, p), parameters)[1](jnp.conj(w))[0]
             return jax.tree.map(jnp.conj, found)
 
-        return _on_host(product, self.size)
+        return _on_host(product)
 
 
 def _with_names(residual: Residual) -> Callable[[CallersArray, CallersArray], CallersArray]:
