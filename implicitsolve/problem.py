@@ -19,7 +19,8 @@ from implicitsolve._typing import Array, CallersArray, Indices, ParameterCotange
 from implicitsolve.errors import ChecksKeywords, required
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_flag, check_limit
-from implicitsolve.structure import BlockBanded, Grid, Halves, Sparse, coloring
+from implicitsolve.structure import BlockBanded, Grid, Halves, Sparse
+from implicitsolve.structure._block_banded import coloring
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -26,9 +26,6 @@ status errors
 kernels
 stopping
 _summary
-_sparse_structure
-_grid
-_block_triangular
 structure
 result
 monitor

@@ -14,7 +14,6 @@ import scipy.sparse.csgraph
 
 from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._parameters import Parametrized
-from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import HostArray
 from implicitsolve.direct._sparse_lu import SparseFactorization, SparseLU, SparsePlan
 from implicitsolve.krylov import LGMRES
@@ -29,6 +28,7 @@ from implicitsolve.operators._wrappers import bordered
 from implicitsolve.problem import Problem, favors_direct
 from implicitsolve.stopping import Tally
 from implicitsolve.structure import BlockBanded, Outcome
+from implicitsolve.structure._sparse import Sparse, compressed
 
 FUNCTIONS = "residual", "jvp", "vjp", "jac", "linearize", "blocks", "parameter_jvp"  # that depend on the parameter
 SHORTER = 2.0**-4  # than of one-sided differences, where those to both sides are taken

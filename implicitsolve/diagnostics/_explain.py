@@ -12,7 +12,6 @@ import numpy as np
 
 from implicitsolve._arrays.host import gather, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps
-from implicitsolve._block_triangular import singularity
 from implicitsolve._summary import WIDTH, order_by_distance, per_system
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives import AdjointResult, TangentResult
@@ -25,6 +24,7 @@ from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult
 from implicitsolve.status import Status
 from implicitsolve.structure import Outcome
+from implicitsolve.structure._block_triangular import singularity
 
 MOST_EXAMINED = 200  # systems of each status, the worst ones
 MOST_NAMED = 6  # systems in the text

@@ -11,10 +11,10 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, to_host
 from implicitsolve._arrays.namespace import array_namespace, device, is_complex, is_cupy_array, near_reciprocals
-from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array
 from implicitsolve.errors import BackendUnavailable
 from implicitsolve.operators._sparse import DevicePattern, SparseMatrix, device_pattern
+from implicitsolve.structure._sparse import Sparse
 
 RECOVERED = 1e-3  # error of the solution of A x = A e, whose entries e are about 1, up to which factors are accepted
 QUIET = logging.Logger("implicitsolve.cudss", logging.CRITICAL)  # nvmath's default, the root logger, prints warnings

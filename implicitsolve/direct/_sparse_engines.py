@@ -14,11 +14,11 @@ import scipy.linalg.lapack
 import scipy.sparse
 import scipy.sparse.linalg
 
-from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import HostArray
 from implicitsolve.direct._cudss import Engine
 from implicitsolve.errors import required
 from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.structure._sparse import Sparse
 
 
 class Plan(Protocol):

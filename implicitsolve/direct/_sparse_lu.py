@@ -12,7 +12,6 @@ import scipy.sparse
 import scipy.sparse.csgraph
 
 from implicitsolve._arrays.namespace import array_namespace, is_complex, near_reciprocals
-from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._cudss import CuDSSPlan, Engine
 from implicitsolve.direct._sparse_engines import LIBRARIES, BandLU, DenseLU, Refined, Scaled, SuperLU, load
@@ -21,6 +20,7 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.result import per_system, status_per_system
 from implicitsolve.status import Status
+from implicitsolve.structure._sparse import Sparse, compressed
 
 WIDEST_BAND = 24  # diagonals on one side up to which LAPACK's band was faster than SuperLU: 6 times at 1, even at 32
 LENGTH_PER_WIDTH = 8  # blocks of that size that a band must be long

@@ -37,7 +37,8 @@ from implicitsolve.linearize._difference_steps import (
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.problem import favors_direct
-from implicitsolve.structure import BlockBanded, coloring
+from implicitsolve.structure import BlockBanded
+from implicitsolve.structure._block_banded import coloring
 
 Rows: TypeAlias = slice | Indices
 TOGETHER = 2  # unknowns of a block up to which all colors are written in one pass over the blocks

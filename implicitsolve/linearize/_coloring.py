@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._sparse_structure import COMMON, LEAST_COMMON, Sparse
 from implicitsolve._typing import HostArray
+from implicitsolve.structure._sparse import COMMON, LEAST_COMMON, Sparse
 
 SLACK = 1.5  # a lattice is taken with so many times the colors that the fullest row needs; greedy needs 1.2 to 2
 LEAST_FULL, FULL = 48, 0.25  # entries of a full row at least, and their part of the unknowns

@@ -11,7 +11,6 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps
-from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.linearize._bisection import (
     BudgetSpentError,
@@ -32,6 +31,7 @@ from implicitsolve.linearize._diagonals import (
 from implicitsolve.linearize._group_sums import FEW, group_sums, group_sums_cost
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure import Detection, Outcome
+from implicitsolve.structure._sparse import Sparse, compressed
 
 LEAST_UNKNOWNS = 16  # systems with fewer are dense: their Jacobian costs no more than the search
 SMALLEST_GRAPH = 64  # in smaller ones the pattern of a graph costs what Krylov does (benchmarks/pde.py)

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import HostArray
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._bisection import Entries, Probe
 from implicitsolve.linearize._coloring import color_columns
+from implicitsolve.structure._sparse import Sparse, compressed
 
 MOST_ROWS = 100  # rows that one column may change, before the Jacobian is called dense
 LEAST_APART = 64  # unknowns, below which columns are not far from each other

@@ -12,7 +12,6 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, takes_indices, to_host
 from implicitsolve._arrays.namespace import array_namespace, device, eps
-from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._bisection import MOST_LONGER, Flat
@@ -22,6 +21,7 @@ from implicitsolve.linearize._difference_steps import FARTHER
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure import Detection, Outcome
+from implicitsolve.structure._sparse import Sparse
 
 Product = Callable[[Array], Array]
 NONE, NOWHERE = np.zeros(0, dtype=np.intp), np.zeros((0, 2), dtype=np.intp)

@@ -8,8 +8,6 @@ from typing import ClassVar
 import numpy as np
 import scipy.sparse.csgraph
 
-from implicitsolve._block_triangular import BlockTriangular
-from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import ends_solve, silent
@@ -18,6 +16,8 @@ from implicitsolve.problem import Problem
 from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
 from implicitsolve.structure import BlockBanded
+from implicitsolve.structure._block_triangular import BlockTriangular
+from implicitsolve.structure._sparse import Sparse
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,12 @@ import scipy.sparse
 
 from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import array_namespace, device
-from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._sparse_lu import DENSE
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators._convert import is_cupy_sparse
 from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.structure._sparse import Sparse, compressed
 
 LARGEST_DENSE = 100  # unknowns up to which the factors of a dense matrix cost less than the products in their place
 

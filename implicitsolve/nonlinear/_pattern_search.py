@@ -12,9 +12,6 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather
 from implicitsolve._arrays.namespace import is_cupy_array
-from implicitsolve._block_triangular import singularity
-from implicitsolve._grid import Grid
-from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._cudss import load_cudss
 from implicitsolve.kernels._norms import norm2
@@ -30,6 +27,9 @@ from implicitsolve.result import Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import LimitReached
 from implicitsolve.structure import Detection, Outcome
+from implicitsolve.structure._block_triangular import singularity
+from implicitsolve.structure._grid import Grid
+from implicitsolve.structure._sparse import Sparse
 
 MOST_INCOMPLETE = 2  # assemblies that miss entries, until a detected pattern is sought again: one often suffices
 MOST_SEARCHES = 3  # more in a solve, where evidence asks for them
@@ -297,6 +297,7 @@ class SparseJacobians(JacobianAssembler):
         if structure.nnz == known.structure.nnz and full_rows.size == known.full_rows.size:
             return False
         self._found = replace(known, structure=structure, full_rows=full_rows, values=None, colors=None)
+        self._first = None
         del self.assembler
         memory.detection = replace(self._found, evaluations=evaluations, colors=self.assembler.coloring.colors)
         return True

@@ -12,7 +12,6 @@ import numpy as np
 import scipy.sparse
 from scipy.linalg import blas
 
-from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._cudss import CuDSSPlan
 from implicitsolve.direct._sparse_lu import FillEstimate, SparseLU, SparsePlan
@@ -21,6 +20,7 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._parts import Preconditioner
 from implicitsolve.precondition._sparse import AMG, ILU
+from implicitsolve.structure._sparse import Sparse
 
 REDUCTION, ROUGH = 1e-2, 0.1  # of the linear residual by BiCGSTAB: a Newton step on an old J gains hardly more
 POOR = 0.3  # of ||F||: what a Newton step leaves from which on the linear residual may be to blame

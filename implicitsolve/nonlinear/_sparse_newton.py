@@ -11,8 +11,6 @@ import numpy as np
 
 from implicitsolve._arrays.host import takes_indices
 from implicitsolve._arrays.namespace import is_cupy_array
-from implicitsolve._grid import Grid
-from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, Indices
 from implicitsolve.direct import DirectMethod
 from implicitsolve.direct._cudss import load_cudss
@@ -35,6 +33,8 @@ from implicitsolve.result import Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_kind, check_limit
 from implicitsolve.structure import Outcome
+from implicitsolve.structure._grid import Grid
+from implicitsolve.structure._sparse import Sparse
 
 LEAST_RENT, MOST_RENT = 0.33, 1.75  # of the likely cost of bisection, that products take before it
 PRODUCTS_OF_FACTORS = 8.0  # unknowns for each product with a full matrix that its factors take the time of

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace, eps
-from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov._recycling import RecycledSpace
@@ -26,6 +25,7 @@ from implicitsolve.result import Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 from implicitsolve.structure import Detection
+from implicitsolve.structure._sparse import Sparse
 
 CONVERGED = int(Status.CONVERGED)
 ROUNDING = 0.5  # F's change between neighbouring numbers, over F, from which on F is rounding error

@@ -13,9 +13,9 @@ import scipy.sparse
 
 from implicitsolve._arrays.host import from_host, gather, to_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, device, is_complex
-from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.operators._base import LinearOperator
+from implicitsolve.structure._sparse import Sparse
 
 PIECE = 16  # entries that are added at once: longer rows and columns are added in pieces
 

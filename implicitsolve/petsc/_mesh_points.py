@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._grid import Grid
-from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import HostArray
 from implicitsolve.errors import required
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.petsc._library import check_scalar, petsc
 from implicitsolve.petsc._patch import Patch
 from implicitsolve.stopping import check_flag, check_limit
+from implicitsolve.structure._grid import Grid
+from implicitsolve.structure._sparse import Sparse
 
 
 class MeshPoints:

@@ -12,12 +12,12 @@ import numpy as np
 
 from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._parameters import Parametrized
-from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._summary import Representation
 from implicitsolve._typing import CallersArray, DType, HostArray, Residual
 from implicitsolve.errors import WrongDerivativesError
 from implicitsolve.problem import Problem, spread
 from implicitsolve.structure import Detection, Outcome
+from implicitsolve.structure._sparse import Sparse, compressed
 from implicitsolve.tracing._compare import Comparison
 from implicitsolve.tracing._functions import UntraceableError
 from implicitsolve.tracing._pattern import UnknownPatternError

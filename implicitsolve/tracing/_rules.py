@@ -9,8 +9,8 @@ import numpy as np
 import scipy.sparse
 from jax import lax
 
-from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import CallersArray, HostArray
+from implicitsolve.structure._sparse import Sparse
 from implicitsolve.tracing._pattern import (
     MOST_ENTRIES,
     MOST_SMALL,

@@ -8,11 +8,11 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from implicitsolve._grid import Grid
-from implicitsolve._sparse_structure import Sparse
 from implicitsolve.direct._sparse_lu import SparseLU, SparsePlan
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.status import Status
+from implicitsolve.structure._grid import Grid
+from implicitsolve.structure._sparse import Sparse
 
 GRIDS = [
     Grid(shape=(40,)),

@@ -13,7 +13,7 @@ from implicitsolve import BlockBanded, BlockBandedMatrix, Problem
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.problem import MOST_PRODUCTS
-from implicitsolve.structure import coloring
+from implicitsolve.structure._block_banded import coloring
 from tests.linearize.coupled import SOURCES, Coupled, assembled, assembler, layouts
 
 

@@ -8,9 +8,9 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from implicitsolve._grid import Grid
-from implicitsolve._sparse_structure import Sparse
 from implicitsolve.linearize._coloring import color_columns
+from implicitsolve.structure._grid import Grid
+from implicitsolve.structure._sparse import Sparse
 
 
 def conflicts(structure, coloring):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from implicitsolve._grid import Grid
-from implicitsolve._sparse_structure import Sparse
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
+from implicitsolve.structure._grid import Grid
+from implicitsolve.structure._sparse import Sparse
 
 
 def coupled(pattern, seed):

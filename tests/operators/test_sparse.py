@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import implicitsolve as ims
-from implicitsolve._sparse_structure import Sparse
 from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.structure._sparse import Sparse
 
 
 @given(

@@ -8,8 +8,8 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from implicitsolve._grid import Grid
-from implicitsolve._sparse_structure import Sparse
+from implicitsolve.structure._grid import Grid
+from implicitsolve.structure._sparse import Sparse
 
 PATTERN = np.array([[1, 0, 1], [0, 1, 0], [0, 1, 1]], dtype=bool)
 

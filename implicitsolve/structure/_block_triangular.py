@@ -9,8 +9,8 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.csgraph
 
-from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import HostArray
+from implicitsolve.structure._sparse import Sparse
 
 MOST_LEVELS = 64  # of blocks, one after another
 MOST_NAMED = 6  # equations, or unknowns, in a text

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import implicitsolve as ims
-from implicitsolve._block_triangular import BlockTriangular, singularity
 from implicitsolve.diagnostics import explain
+from implicitsolve.structure._block_triangular import BlockTriangular, singularity
 
 
 @given(seed=st.integers(0, 2**32 - 1), n=st.integers(1, 25), density=st.floats(0, 0.2))

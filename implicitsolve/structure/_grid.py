@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from implicitsolve._sparse_structure import Sparse
 from implicitsolve._summary import Representation
 from implicitsolve._typing import Indices
 from implicitsolve.stopping import check_flag, check_limit
+from implicitsolve.structure._sparse import Sparse
 
 
 @dataclass(frozen=True, kw_only=True)
