@@ -170,7 +170,8 @@ class BlockLU(BlockSettings):
         if self.pivoting == "auto":
             function = block_lu.select(blocks, pivoting="block", **sizes)
             if not favors_band(function, blocks.shape[-1]):
-                return refactored(function(blocks, lower, upper), blocks, lower, upper, self.growth_limit, sizes)
+                first = function(blocks, lower, upper)
+                return refactored(first, blocks, lower, upper, self.growth_limit, self.backend)
         pivoting = "block" if self.pivoting == "block" else "band"
         function = block_lu.select(blocks, pivoting=pivoting, **sizes)
         return function(blocks, lower, upper, pivoting=pivoting, overwrite=overwrite)
@@ -190,9 +191,7 @@ def kernel_sizes(blocks: Array, lower: int, upper: int) -> dict[str, Any]:
     return {"length": T, "block_size": k, "lower": lower, "upper": upper}
 
 
-def refactored(
-    factors: Factors, blocks: Array, lower: int, upper: int, growth_limit: float, sizes: dict[str, Any]
-) -> Factors:
+def refactored(factors: Factors, blocks: Array, lower: int, upper: int, growth_limit: float, backend: str) -> Factors:
     """Refactor with pivoting over the whole band those systems whose growth exceeds the limit or that are singular."""
     is_bad = ~(factors.growth <= growth_limit)
     bad, good = np.flatnonzero(is_bad), np.flatnonzero(~is_bad)
@@ -201,7 +200,7 @@ def refactored(
     kept = factors.take(good)
     del factors  # the only reference, if the caller keeps none: the second attempt can use the room
     blocks = gather(blocks, bad) if good.size else blocks
-    again = block_lu.select(blocks, **sizes, pivoting="band")(blocks, lower, upper, pivoting="band")
+    again = BlockLU(pivoting="band", backend=backend).factors(blocks, lower, upper)
     return MergedFactors((kept, again), (good, bad)) if good.size else again
 
 
@@ -311,10 +310,9 @@ class CyclicReduction(BlockSettings):
         check_matrix("CyclicReduction", A)
         layout = Layout.tridiagonal(A)
         blocks = layout.blocks(A)
-        sizes = kernel_sizes(blocks, 1, 1) | {"backend": self.backend}
-        function = cyclic_reduction.select(blocks, **sizes)
+        factors = cyclic_reduction.select(blocks, **kernel_sizes(blocks, 1, 1), backend=self.backend)(blocks)
         if self.pivoting == "auto":
-            factors = refactored(function(blocks), blocks, 1, 1, self.growth_limit, sizes)
-        else:
-            factors = function(blocks)
+            lower, upper = (1 if A.periodic else min(side, 1) for side in (A.lower, A.upper))  # no zeros are eliminated
+            bands = blocks[:, :, 1 - lower : 2 + upper, :, :]
+            factors = refactored(factors, bands, lower, upper, self.growth_limit, self.backend)
         return Factorization(A, factors, layout, refine=self.refine)

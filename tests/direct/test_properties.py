@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 
 import implicitsolve as ims
 from implicitsolve import BlockBandedMatrix, BlockLU, CyclicReduction, Status
@@ -115,6 +115,20 @@ def test_substitution_does_not_care_how_ill_conditioned_a_triangular_matrix_is(d
         x = BlockLU(backend="lapack").factor(A).solve(A @ np.ones((T, k)))
         r = np.abs(A @ x - A @ np.ones((T, k)))
         assert (r <= 100 * np.finfo(float).eps * (BlockBandedMatrix(np.abs(A.blocks), **A_bands(A)) @ np.abs(x))).all()
+
+
+@given(st.integers(1, 8), st.sampled_from([1, 3]), st.integers(1, 3), st.booleans(), st.integers(0, 2**32))
+@example(T=3, k=1, reach=1, is_lower=True, seed=0)
+def test_cyclic_reduction_substitutes_in_a_triangular_matrix_with_a_tiny_diagonal(T, k, reach, is_lower, seed):
+    """By orthogonal elimination, as in a full band, the last pivot was rounded to zero, and x was NaN."""
+    rng = np.random.default_rng(seed)
+    lower, upper = (reach, 0) if is_lower else (0, reach)
+    A = BlockBandedMatrix(rng.normal(size=(T, reach + 1, k, k)), lower=lower, upper=upper)
+    A.diagonal[...] *= 1e-15
+    b, inverse = rng.normal(size=(1, T * k, 1)), CyclicReduction(backend="reference").factor(A)
+    dense = A.todense()[None]
+    for M, x in ((dense, inverse.matmat(b[0])), (dense.swapaxes(1, 2), inverse.rmatmat(b[0]))):
+        assert scaled_residuals(M, x[None], b).max() < BOUND
 
 
 def A_bands(A):
