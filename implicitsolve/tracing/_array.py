@@ -31,7 +31,7 @@ from implicitsolve.tracing._functions import (
     cast,
     has_tracer,
     is_tracer,
-    sparse_product,
+    times_sparse,
 )
 from implicitsolve.tracing._index import Key, is_basic, is_tracer_mask, plain, replace_entries, spread_over
 from implicitsolve.tracing._selected import ASK_WHERE, WRITES, Selected
@@ -72,7 +72,6 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def value(self) -> Value:
-        """The numbers, or the tracer, as they are now."""
         if self._parent is None:
             return self._value
         if self._seen != self._root._version:
@@ -159,21 +158,6 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         held[()] = self
         return held
 
-    def __bool__(self) -> bool:
-        return bool(self.numbers("Python branches on a value that depends on the unknowns: use np.where"))
-
-    def __float__(self) -> float:
-        return float(self.numbers("float() of a value that depends on the unknowns: leave it out"))
-
-    def __complex__(self) -> complex:
-        return complex(self.numbers("complex() of a value that depends on the unknowns: leave it out"))
-
-    def __int__(self) -> int:
-        return int(self.numbers("int() of a value that depends on the unknowns"))
-
-    def __index__(self) -> int:
-        return operator.index(self.numbers("a value that depends on the unknowns is an index").item())
-
     def __hash__(self) -> int:
         raise TypeError("unhashable type: a value that depends on the unknowns")
 
@@ -196,7 +180,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             return _update_at(ufunc, inputs[0], key_of(inputs[1]), *values[2:])
         matrix = next((part for part in inputs if scipy.sparse.issparse(part)), None)
         if matrix is not None:
-            result = _times_sparse(ufunc, matrix, *inputs)
+            result = times_sparse(ufunc, matrix, *inputs)
         elif has_tracer(values):
             result = apply_ufunc(ufunc, method, values, keywords)
         else:
@@ -219,7 +203,8 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             return _view(function, *args, **keywords)
         out = keywords.pop("out", None)
         values, given = unwrap(args), unwrap(keywords)
-        result = (apply_function if has_tracer([values, given]) else _call)(function, values, given)
+        is_traced = has_tracer([values, given])
+        result = apply_function(function, values, given) if is_traced else function(*values, **given)
         return wrap(result) if out is None else _store(out, result, True)
 
     def __array_namespace__(self, api_version: str | None = None) -> object:
@@ -265,15 +250,23 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
 
 def _in_place(ufunc: np.ufunc) -> Callable[[Traced, CallersArray], CallersArray]:
     """`a += b`: a number of NumPy's is replaced, an array changed."""
+    return lambda self, other: ufunc(self, other, out=(self,) if isinstance(self.layout, np.ndarray) else None)
 
-    def operate(self: Traced, other: CallersArray) -> CallersArray:
-        return ufunc(self, other, out=(self,)) if isinstance(self.layout, np.ndarray) else ufunc(self, other)
 
-    return operate
+def _number(convert: Callable[[CallersArray], CallersArray], problem: str) -> Callable[[Traced], CallersArray]:
+    return lambda self: convert(self.numbers(problem))
 
 
 for _name, _ufunc in IN_PLACE.items():
     setattr(Traced, f"__i{_name}__", _in_place(getattr(np, _ufunc)))
+for _name, _convert, _problem in (
+    ("bool", bool, "Python branches on a value that depends on the unknowns: use np.where"),
+    ("float", float, "float() of a value that depends on the unknowns: leave it out"),
+    ("complex", complex, "complex() of a value that depends on the unknowns: leave it out"),
+    ("int", int, "int() of a value that depends on the unknowns"),
+    ("index", operator.index, "a value that depends on the unknowns is an index"),
+):
+    setattr(Traced, f"__{_name}__", _number(_convert, _problem))
 
 
 # Arguments and results
@@ -318,10 +311,6 @@ def _layouts(part: CallersArray) -> CallersArray:
     return {name: _layouts(item) for name, item in part.items()} if isinstance(part, dict) else part
 
 
-def _call(function: CallersArray, args: Arguments, keywords: Keywords) -> CallersArray:
-    return function(*args, **keywords)
-
-
 def _store(out: CallersArray, result: Value, where: Value) -> CallersArray:
     """Write a result to `out`."""
     out = out[0] if isinstance(out, tuple) else out
@@ -334,20 +323,9 @@ def _store(out: CallersArray, result: Value, where: Value) -> CallersArray:
 
 
 def _update_at(ufunc: np.ufunc, array: CallersArray, key: Key, *value: Value) -> None:
-    """`ufunc.at`."""
     if not isinstance(array, Traced) or ufunc.__name__ not in UPDATES:
         raise UntraceableError(f"np.{ufunc.__name__}.at on a plain array, or of a kind that is not known")
     array.store(getattr(jnp.asarray(array.value).at[plain(key)], UPDATES[ufunc.__name__])(*map(as_value, value)))
-
-
-def _times_sparse(ufunc: np.ufunc, matrix: CallersArray, first: CallersArray, second: CallersArray) -> Value:
-    """A v or v A."""
-    is_product = ufunc is np.matmul or (ufunc is np.multiply and isinstance(matrix, scipy.sparse.spmatrix))
-    if not is_product:
-        raise UntraceableError(f"np.{ufunc.__name__} of a sparse matrix and values that depend on the unknowns")
-    if first is matrix:
-        return sparse_product(matrix, second.value)
-    return jnp.transpose(sparse_product(matrix.T, jnp.transpose(first.value)))
 
 
 def _fill(function: CallersArray, args: Arguments, keywords: Keywords) -> CallersArray:
@@ -370,7 +348,8 @@ def _view(function: CallersArray, array: Traced, *args: CallersArray, **keywords
     is_part = function.__name__ in ("real", "imag") and array.dtype.kind == "c"
 
     def of(value: Value) -> CallersArray:
-        return (apply_function if is_tracer(value) else _call)(function, (value, *args), keywords)
+        inside = (value, *args)
+        return apply_function(function, inside, keywords) if is_tracer(value) else function(*inside, **keywords)
 
     def part_of(layout: HostArray, read: Callable[[Value], Value], places: Key) -> Traced:
         if np.may_share_memory(layout, array.layout):
@@ -383,13 +362,9 @@ def _view(function: CallersArray, array: Traced, *args: CallersArray, **keywords
     if not isinstance(layout, list | tuple):
         return part_of(layout, of, places)
     return type(layout)(
-        part_of(part, partial(_component, of, i), partial(_component, places, i)) for i, part in enumerate(layout)
+        part_of(part, lambda value, i=i: of(value)[i], lambda indices, i=i: places(indices)[i])
+        for i, part in enumerate(layout)
     )
-
-
-def _component(of: Callable[..., CallersArray], i: int, value: CallersArray) -> CallersArray:
-    """The i-th part of what a function returns."""
-    return of(value)[i]
 
 
 def _refuse(_: HostArray) -> CallersArray:

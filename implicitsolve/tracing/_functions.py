@@ -11,6 +11,7 @@ from typing import TypeAlias
 import jax.numpy as jnp
 import jax.scipy.special
 import numpy as np
+import scipy.sparse
 from jax import lax
 
 from implicitsolve._typing import CallersArray, HostArray
@@ -233,3 +234,12 @@ def sparse_product(A: CallersArray, v: Value) -> Value:
     data = np.where(np.arange(width) < counts[:, None], A.data[place], 0)
     columns: Sequence[HostArray] = A.indices[place].T
     return sum(data[:, k].reshape(-1, *tail) * first[columns[k]] for k in range(width))
+
+
+def times_sparse(ufunc: np.ufunc, matrix: CallersArray, first: CallersArray, second: CallersArray) -> Value:
+    is_product = ufunc is np.matmul or (ufunc is np.multiply and isinstance(matrix, scipy.sparse.spmatrix))
+    if not is_product:
+        raise UntraceableError(f"np.{ufunc.__name__} of a sparse matrix and values that depend on the unknowns")
+    if first is matrix:
+        return sparse_product(matrix, second.value)
+    return jnp.transpose(sparse_product(matrix.T, jnp.transpose(first.value)))

@@ -125,11 +125,8 @@ def _rebuilt(function: types.FunctionType, made: dict[int, CallersArray]) -> Cal
     names = dict(function.__globals__)
     cells = tuple(types.CellType() for _ in function.__closure__ or ())
     other = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
-    other.__kwdefaults__, other.__module__, other.__qualname__ = (
-        function.__kwdefaults__,
-        function.__module__,
-        function.__qualname__,
-    )
+    for name in ("__kwdefaults__", "__module__", "__qualname__"):
+        setattr(other, name, getattr(function, name))
     made[id(function)] = other
     for name in _read_names(function.__code__) & names.keys():
         names[name] = _meaning(names[name], made)
@@ -143,20 +140,10 @@ def _rebuilt(function: types.FunctionType, made: dict[int, CallersArray]) -> Cal
 
 def _meaning(value: CallersArray, made: dict[int, CallersArray]) -> CallersArray:
     """What a name stands for: buffers of floating-point numbers may be filled with traced values too."""
-    if (
-        isinstance(value, np.ndarray)
-        and value.dtype.kind in "fc"
-        and type(value) is np.ndarray
-        and value.flags.writeable
-    ):
+    if type(value) is np.ndarray and value.dtype.kind in "fc" and value.flags.writeable:
         return Traced(value, np.empty_like(value))
-    return (
-        value
-        if isinstance(value, type) or value is builtins
-        else traceable(value, made)
-        if callable(value) or isinstance(value, types.ModuleType)
-        else value
-    )
+    is_copied = callable(value) or isinstance(value, types.ModuleType)
+    return value if isinstance(value, type) or value is builtins or not is_copied else traceable(value, made)
 
 
 def _read_names(code: types.CodeType) -> set[str]:

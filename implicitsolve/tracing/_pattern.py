@@ -94,6 +94,11 @@ class Step:
             raise UnknownPatternError("indices depend on the unknowns")
         return np.asarray(self.constants[i]())
 
+    def window(self, first: int, shape: tuple[int, ...]) -> tuple[slice, ...]:
+        """Slices of that shape, which begin at the arguments from `first` on."""
+        begins = [int(self.value(i)) for i in range(first, len(self.shapes))]
+        return tuple(slice(begin, begin + n) for begin, n in zip(begins, shape))
+
     def places(self, i: int = 0, after: int = 0) -> HostArray:
         """Numbers of the entries of an argument, from 1 on, or after those of others; 0 if nothing depends on x."""
         count = math.prod(self.shapes[i])

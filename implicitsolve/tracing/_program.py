@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
+from types import FunctionType
 
 import jax
 import jax.extend.core
@@ -15,6 +16,7 @@ import numpy as np
 
 from implicitsolve._parameters import Parametrized
 from implicitsolve._typing import CallersArray, HostArray, Residual
+from implicitsolve.problem import Problem
 from implicitsolve.tracing._array import Traced, unwrap
 from implicitsolve.tracing._functions import UntraceableError, as_value, budget, cast, is_tracer
 from implicitsolve.tracing._names import LIBRARIES, traceable
@@ -48,7 +50,7 @@ def _on_host(function: Callable[..., CallersArray]) -> Callable[..., CallersArra
 
 
 class Program:
-    """F(x, parameters) as JAX sees it; all functions are compiled when they are first called."""
+    """F(x, parameters) as JAX sees it; all a function is compiled when it is first called."""
 
     def __init__(self, residual: Residual, x: HostArray, parameters: Mapping[str, HostArray]) -> None:
         with double_precision(), budget(MOST_EQUATIONS):
@@ -56,54 +58,25 @@ class Program:
         self.equations: int = sum(1 for _ in _equations(self.closed.jaxpr))
         if self.equations > MOST_EQUATIONS:
             raise UntraceableError(f"the program has {self.equations} operations, more than {MOST_EQUATIONS}")
-        self._flat = jax.extend.core.jaxpr_as_fun(self.closed)
+        flat = jax.extend.core.jaxpr_as_fun(self.closed)
 
-    def _F(self, x: CallersArray, parameters: CallersArray) -> CallersArray:
-        return self._flat(x, *jax.tree.leaves(parameters))[0]
+        def F(x: CallersArray, parameters: CallersArray) -> CallersArray:
+            return flat(x, *jax.tree.leaves(parameters))[0]
 
-    @cached_property
-    def value(self) -> Callable[..., HostArray]:
-        """F(x, parameters)."""
-        return _on_host(self._F)
+        def jvps(x: CallersArray, V: CallersArray, parameters: CallersArray) -> CallersArray:
+            value, product = jax.linearize(lambda x: F(x, parameters), x)
+            return value, jax.vmap(product)(V)
 
-    @cached_property
-    def jvp(self) -> Callable[..., tuple[HostArray, HostArray]]:
-        """F and J v at (x, v, parameters)."""
-        return _on_host(lambda x, v, parameters: jax.jvp(lambda x: self._F(x, parameters), (x,), (v,)))
+        def vjp(function: CallersArray, at: CallersArray, w: CallersArray) -> CallersArray:
+            return jax.tree.map(jnp.conj, jax.vjp(function, at)[1](jnp.conj(w))[0])
 
-    @cached_property
-    def jvps(self) -> Callable[..., tuple[HostArray, HostArray]]:
-        """F and J v for each v of V, at (x, V, parameters)."""
-
-        def products(x: CallersArray, V: CallersArray, parameters: CallersArray) -> CallersArray:
-            F, tangent = jax.linearize(lambda x: self._F(x, parameters), x)
-            return F, jax.vmap(tangent)(V)
-
-        return _on_host(products)
-
-    @cached_property
-    def vjp(self) -> Callable[..., HostArray]:
-        """J^H w at (x, w, parameters)."""
-
-        def product(x: CallersArray, w: CallersArray, parameters: CallersArray) -> CallersArray:
-            return jax.vjp(lambda x: self._F(x, parameters), x)[1](jnp.conj(w))[0].conj()
-
-        return _on_host(product)
-
-    @cached_property
-    def parameter_jvp(self) -> Callable[..., HostArray]:
-        """(dF/dtheta) dtheta at (x, dtheta, parameters)."""
-        return _on_host(lambda x, d, parameters: jax.jvp(lambda p: self._F(x, p), (parameters,), (d,))[1])
-
-    @cached_property
-    def parameter_vjp(self) -> Callable[..., Mapping[str, HostArray]]:
-        """(dF/dtheta)^H w at (x, w, parameters)."""
-
-        def product(x: CallersArray, w: CallersArray, parameters: CallersArray) -> CallersArray:
-            found = jax.vjp(lambda p: self._F(x, p), parameters)[1](jnp.conj(w))[0]
-            return jax.tree.map(jnp.conj, found)
-
-        return _on_host(product)
+        # F at (x, parameters); F and J v at (x, v, parameters), or for each v of V; J^H w at (x, w, parameters)
+        self.value = _on_host(F)
+        self.jvp = _on_host(lambda x, v, p: jax.jvp(lambda x: F(x, p), (x,), (v,)))
+        self.jvps = _on_host(jvps)
+        self.vjp = _on_host(lambda x, w, p: vjp(lambda x: F(x, p), x, w))
+        self.parameter_jvp = _on_host(lambda x, d, p: jax.jvp(lambda p: F(x, p), (p,), (d,))[1])
+        self.parameter_vjp = _on_host(lambda x, w, p: vjp(lambda p: F(x, p), p, w))
 
 
 def _with_names(residual: Residual) -> Callable[[CallersArray, CallersArray], CallersArray]:
@@ -158,3 +131,44 @@ def explanation(error: Exception) -> str:
 
 def _is_library(filename: str) -> bool:
     return bool(LIBRARIES & set(Path(filename).parts)) or filename.startswith("<__array_function__")
+
+
+def numeric(parameters: Mapping[str, CallersArray] | None) -> dict[str, HostArray]:
+    """Parameters that are real or complex numbers, or arrays of these."""
+    found: dict[str, HostArray] = {}
+    for name, value in (parameters or {}).items():
+        if isinstance(value, int | float | complex) and not isinstance(value, bool):
+            found[name] = np.asarray(value, complex if isinstance(value, complex) else float)
+        elif isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fc":
+            found[name] = np.asarray(value)
+    return found
+
+
+def key_of(problem: Problem, x: CallersArray, parameters: Mapping[str, HostArray]) -> object:
+    """What a trace depends on, but for what the comparison sees; None where that cannot be looked up."""
+    function = problem.residual
+    form = ""
+    if isinstance(function, Parametrized):
+        form, function = function.form, function.function
+    shapes = tuple((name, value.shape, value.dtype) for name, value in parameters.items())
+    same: object = function
+    if isinstance(function, FunctionType):
+        inside = zip(function.__code__.co_freevars, function.__closure__ or ())
+        cells = tuple(_identity(cell) for name, cell in inside if form != "names" or name not in parameters)
+        same = (function.__code__, id(function.__globals__), cells, _identity(function.__defaults__))
+    try:
+        hash(same)
+    except TypeError:
+        return None
+    return same, form, x.shape, x.dtype, problem.batch_ndim, shapes
+
+
+def _identity(part: CallersArray) -> object:
+    """A number or a text itself, else where it is."""
+    try:
+        value = part.cell_contents if hasattr(part, "cell_contents") else part
+    except ValueError:  # an empty cell
+        return None
+    if isinstance(value, tuple):
+        return tuple(map(_identity, value))
+    return value if isinstance(value, int | float | complex | str | bytes | None) else id(value)

@@ -6,26 +6,22 @@ import threading
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from types import FunctionType
 
 import numpy as np
 
 from implicitsolve._arrays.namespace import as_inexact
-from implicitsolve._parameters import Parametrized
 from implicitsolve._summary import Representation
 from implicitsolve._typing import CallersArray, DType, HostArray, Residual
 from implicitsolve.errors import WrongDerivativesError
 from implicitsolve.problem import Problem, spread
 from implicitsolve.structure import Detection, Outcome
-from implicitsolve.structure._sparse import Sparse, compressed
+from implicitsolve.structure._sparse import Sparse
 from implicitsolve.tracing._compare import Comparison
 from implicitsolve.tracing._functions import UntraceableError
-from implicitsolve.tracing._pattern import UnknownPatternError
-from implicitsolve.tracing._program import Program, double_precision, explanation
-from implicitsolve.tracing._rules import pattern_of
+from implicitsolve.tracing._program import Program, double_precision, explanation, key_of, numeric
+from implicitsolve.tracing._rules import structure_of
 
 MOST = 8  # traces that are kept for later solves of the same function
-FULL = 0.3  # part of its places that a J has entries in, from which on it is dense
 
 
 class TracedResidual(Representation):
@@ -148,17 +144,6 @@ class TracedResidual(Representation):
         }
 
 
-def numeric(parameters: Mapping[str, CallersArray] | None) -> dict[str, HostArray]:
-    """Parameters that are real or complex numbers, or arrays of these."""
-    found: dict[str, HostArray] = {}
-    for name, value in (parameters or {}).items():
-        if isinstance(value, int | float | complex) and not isinstance(value, bool):
-            found[name] = np.asarray(value, complex if isinstance(value, complex) else float)
-        elif isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fc":
-            found[name] = np.asarray(value)
-    return found
-
-
 # Traces
 
 
@@ -230,7 +215,7 @@ _traces: dict[object, TracedResidual] = {}
 def trace_of(problem: Problem, x: CallersArray) -> TracedResidual:
     """The trace of a problem's residual for states like x: a kept one, if it still agrees, or a new one."""
     parameters = numeric(problem.parameters)
-    key = _key(problem, x, parameters)
+    key = key_of(problem, x, parameters)
     with _lock:
         found = _traces.pop(key, None) if key is not None else None
         if found is not None:
@@ -252,36 +237,6 @@ def _renew(found: TracedResidual, problem: Problem) -> TracedResidual:
     return other
 
 
-def _key(problem: Problem, x: CallersArray, parameters: Mapping[str, HostArray]) -> object:
-    """What a trace depends on, but for what the comparison sees; None where that cannot be looked up."""
-    function = problem.residual
-    form = ""
-    if isinstance(function, Parametrized):
-        form, function = function.form, function.function
-    shapes = tuple((name, value.shape, value.dtype) for name, value in parameters.items())
-    same: object = function
-    if isinstance(function, FunctionType):
-        inside = zip(function.__code__.co_freevars, function.__closure__ or ())
-        cells = tuple(_identity(cell) for name, cell in inside if form != "names" or name not in parameters)
-        same = (function.__code__, id(function.__globals__), cells, _identity(function.__defaults__))
-    try:
-        hash(same)
-    except TypeError:
-        return None
-    return same, form, x.shape, x.dtype, problem.batch_ndim, shapes
-
-
-def _identity(part: CallersArray) -> object:
-    """A number or a text itself, else where it is."""
-    try:
-        value = part.cell_contents if hasattr(part, "cell_contents") else part
-    except ValueError:  # an empty cell
-        return None
-    if isinstance(value, tuple):
-        return tuple(map(_identity, value))
-    return value if isinstance(value, int | float | complex | str | bytes | None) else id(value)
-
-
 def _new(problem: Problem, x: CallersArray, parameters: Mapping[str, HostArray]) -> TracedResidual:
     """Trace, and compare."""
     found = TracedResidual(problem.residual, problem.parameters, x, problem.batch_ndim)
@@ -294,7 +249,8 @@ def _new(problem: Problem, x: CallersArray, parameters: Mapping[str, HostArray])
             warnings.simplefilter("ignore")
             program = Program(problem.residual, x, parameters)
         found.operations, found._program = program.equations, program
-        found.structure = _structure(program, x, problem.batch_ndim)
+        with double_precision():
+            found.structure = structure_of(program.closed, x.size, int(np.prod(x.shape[problem.batch_ndim :])))
         comparison = _comparison(found, problem)
         is_right = comparison.holds_nearby(x, 3)
         found.evaluations += comparison.evaluations
@@ -303,22 +259,6 @@ def _new(problem: Problem, x: CallersArray, parameters: Mapping[str, HostArray])
     except Exception as error:  # noqa: BLE001 - whatever the function does with arrays that are none of NumPy's
         found.reason, found._program, found.structure = explanation(error), None, None
     return found
-
-
-def _structure(program: Program, x: HostArray, batch_ndim: int) -> Sparse | None:
-    """The pattern of one system's J, that of all systems of a batch."""
-    try:
-        with double_precision():
-            whole = pattern_of(program.closed, x.size)
-    except UnknownPatternError:
-        return None
-    size = int(np.prod(x.shape[batch_ndim:]))
-    if size != whole.unknowns:
-        rows, columns = whole.rows, whole.columns
-        if (rows // size != columns // size).any():
-            raise UntraceableError("the systems of the batch depend on one another")
-        whole = Sparse((rows % size, columns % size), unknowns=size)
-    return None if whole.nnz > FULL * size**2 else compressed(whole.indptr, whole.indices)
 
 
 def _comparison(found: TracedResidual, problem: Problem) -> Comparison:

@@ -10,7 +10,8 @@ import scipy.sparse
 from jax import lax
 
 from implicitsolve._typing import CallersArray, HostArray
-from implicitsolve.structure._sparse import Sparse
+from implicitsolve.structure._sparse import Sparse, compressed
+from implicitsolve.tracing._functions import UntraceableError
 from implicitsolve.tracing._pattern import (
     MOST_ENTRIES,
     MOST_SMALL,
@@ -29,6 +30,7 @@ cosh digamma div erf erf_inv erfc exp exp2 expm1 igamma igammac integer_pow lgam
 nextafter pow regularized_incomplete_beta rem rsqrt select_n sin sinh sqrt square sub tan tanh zeta"""
 SAME = "convert_element_type copy copy_p expand_dims imag real reduce_precision reshape squeeze"  # in this order
 SUMS = "reduce_sum reduce_max reduce_min reduce_prod"
+FULL = 0.3  # part of its places that a J has entries in, from which on it is dense
 PREFIXES = "cumsum cumprod cummax cummin cumlogsumexp"
 
 
@@ -46,7 +48,8 @@ def rule(names: str) -> Callable[[Callable[[Step], Rows]], Callable[[Step], Rows
 def entrywise(step: Step) -> Rows:
     """Arrays are broadcast against each other; a choice by constants takes one case at each entry."""
     count, parts = math.prod(step.shape), []
-    which = np.broadcast_to(step.value(0), step.shape).astype(int).reshape(-1) if _is_choice(step) else None
+    is_choice = step.name == "select_n" and step.constants[0] is not None
+    which = np.broadcast_to(step.value(0), step.shape).astype(int).reshape(-1) if is_choice else None
     for i, rows in enumerate(step.given):
         if rows is not None and step.shapes[i] != step.shape:
             rows = step.pick(np.broadcast_to(step.places(i), step.shape), i)
@@ -56,66 +59,38 @@ def entrywise(step: Step) -> Rows:
     return union(*parts)
 
 
-def _is_choice(step: Step) -> bool:
-    return step.name == "select_n" and step.constants[0] is not None
+RULES.update(dict.fromkeys(SAME.split(), lambda step: step.given[0]))
 
 
-@rule(SAME)
-def same(step: Step) -> Rows:
-    return step.given[0]
-
-
-@rule("slice")
-def take_slice(step: Step) -> Rows:
-    begins, ends, steps = (step.params[name] for name in ("start_indices", "limit_indices", "strides"))
-    return step.pick(step.places()[tuple(map(slice, begins, ends, steps or (1,) * len(begins)))], 0)
-
-
-@rule("transpose")
-def permute(step: Step) -> Rows:
-    return step.pick(step.places().transpose(step.params["permutation"]), 0)
-
-
-@rule("rev")
-def reverse(step: Step) -> Rows:
-    return step.pick(np.flip(step.places(), step.params["dimensions"]), 0)
-
-
-@rule("broadcast_in_dim")
-def broadcast(step: Step) -> Rows:
-    shape = [1] * len(step.shape)
-    for axis, n in zip(step.params["broadcast_dimensions"], step.shapes[0]):
-        shape[axis] = n
-    return step.pick(np.broadcast_to(step.places().reshape(shape), step.shape), 0)
-
-
-@rule("concatenate stack")
-def join(step: Step) -> Rows:
-    sizes = [math.prod(shape) for shape in step.shapes]
-    parts = [step.places(i, sum(sizes[:i])) for i in range(len(sizes))]
-    axis = step.params.get("dimension", step.params.get("axis"))
-    places = np.stack(parts, axis) if step.name == "stack" else np.concatenate(parts, axis)
-    return step.pick(places, *range(len(sizes)))
-
-
-@rule("pad")
-def pad(step: Step) -> Rows:
-    around = step.places(1, math.prod(step.shapes[0]))
-    return step.pick(lax.pad(step.places(), around, step.params["padding_config"]), 0, 1)
-
-
-@rule("dynamic_slice")
-def dynamic_slice(step: Step) -> Rows:
-    begins = [int(step.value(i)) for i in range(1, len(step.shapes))]
-    return step.pick(step.places()[tuple(slice(b, b + n) for b, n in zip(begins, step.shape))], 0)
-
-
-@rule("dynamic_update_slice")
-def slice_update(step: Step) -> Rows:
-    places = step.places()
-    begins = [int(step.value(i)) for i in range(2, len(step.shapes))]
-    places[tuple(slice(b, b + n) for b, n in zip(begins, step.shapes[1]))] = step.places(1, places.size)
-    return step.pick(places, 0, 1)
+@rule("slice transpose rev broadcast_in_dim concatenate stack pad dynamic_slice dynamic_update_slice")
+def move(step: Step) -> Rows:
+    """What moves entries does so with their numbers; those of a further argument follow those of the first."""
+    params, places, count = step.params, step.places(), 1
+    ends = np.cumsum([0, *map(math.prod, step.shapes)]).tolist()
+    match step.name:
+        case "slice":
+            begins, steps = params["start_indices"], params["strides"]
+            places = places[tuple(map(slice, begins, params["limit_indices"], steps or (1,) * len(begins)))]
+        case "transpose":
+            places = places.transpose(params["permutation"])
+        case "rev":
+            places = np.flip(places, params["dimensions"])
+        case "broadcast_in_dim":
+            shape = [1] * len(step.shape)
+            for axis, n in zip(params["broadcast_dimensions"], step.shapes[0]):
+                shape[axis] = n
+            places = np.broadcast_to(places.reshape(shape), step.shape)
+        case "pad":
+            places, count = lax.pad(places, step.places(1, ends[1]), params["padding_config"]), 2
+        case "dynamic_slice":
+            places = places[step.window(1, step.shape)]
+        case "dynamic_update_slice":
+            places[step.window(2, step.shapes[1])], count = step.places(1, ends[1]), 2
+        case _:
+            parts, count = [step.places(i, ends[i]) for i in range(len(step.shapes))], len(step.shapes)
+            axis = params.get("dimension", params.get("axis"))
+            places = np.stack(parts, axis) if step.name == "stack" else np.concatenate(parts, axis)
+    return step.pick(places, *range(count))
 
 
 @rule("gather")
@@ -197,9 +172,18 @@ def _arrange(step: Step, k: int, contracted: tuple[int, ...], batch: tuple[int, 
     return numbers.transpose(order).reshape(sizes), is_there.transpose(order).reshape(sizes)
 
 
-def pattern_of(program: CallersArray, unknowns: int) -> Sparse:
-    """The pattern of the output by the first input of a closed jaxpr."""
-    others = [None] * (len(program.jaxpr.invars) - 1)
+def structure_of(program: CallersArray, unknowns: int, size: int) -> Sparse | None:
+    """One system's pattern of J by the first input of a closed jaxpr, that of all systems; None where J is dense."""
     start = scipy.sparse.eye_array(unknowns, dtype=bool, format="csr")
-    (rows,) = walk(program, [start, *others], [None, *others], unknowns)
-    return Sparse(nothing(unknowns, unknowns) if rows is None else rows)
+    others = [None] * (len(program.jaxpr.invars) - 1)
+    try:
+        (rows,) = walk(program, [start, *others], [None, *others], unknowns)
+    except UnknownPatternError:
+        return None
+    whole = Sparse(nothing(unknowns, unknowns) if rows is None else rows)
+    if size != unknowns:
+        rows, columns = whole.rows, whole.columns
+        if (rows // size != columns // size).any():
+            raise UntraceableError("the systems of the batch depend on one another")
+        whole = Sparse((rows % size, columns % size), unknowns=size)
+    return None if whole.nnz > FULL * size**2 else compressed(whole.indptr, whole.indices)
