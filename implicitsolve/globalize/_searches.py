@@ -22,13 +22,7 @@ from scipy.optimize import lsq_linear
 from implicitsolve._arrays.host import from_host, gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps, near_reciprocals
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.globalize._line_search import (
-    Backtracking,
-    LineSearch,
-    SearchResult,
-    SearchStart,
-    squared_ratio,
-)
+from implicitsolve.globalize._line_search import Backtracking, LineSearch, SearchResult, SearchStart, squared_ratio
 from implicitsolve.globalize._rules import ACCEPTED, SUFFICIENT_DECREASE, first_radius, next_radius, part_of_leg
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov import GMRES

@@ -148,11 +148,7 @@ class TracedResidual(Representation):
 
 
 def trace(
-    residual: Residual | Problem,
-    x0: CallersArray,
-    *,
-    parameters: CallersArray = None,
-    batch_ndim: int = 0,
+    residual: Residual | Problem, x0: CallersArray, *, parameters: CallersArray = None, batch_ndim: int = 0
 ) -> TracedResidual:
     """Run a residual written in NumPy on arrays that stand for values, for its exact derivatives.
 
