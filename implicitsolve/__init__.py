@@ -12,6 +12,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from implicitsolve import monitor
+from implicitsolve._linear_solve import linear_solve
+from implicitsolve._record import Counts, NewtonStep
 from implicitsolve.compat import newton_krylov
 from implicitsolve.derivatives import pull_back, push_forward
 from implicitsolve.derivatives._systems import AdjointResult, TangentResult
@@ -36,8 +38,8 @@ from implicitsolve.nonlinear import (
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
 from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.problem import Problem
-from implicitsolve.result import Counts, LinearResult, NewtonStep, NonlinearResult
-from implicitsolve.solve import linear_solve, plan, root
+from implicitsolve.result import LinearResult, NonlinearResult
+from implicitsolve.solve import plan, root
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
 from implicitsolve.structure import BlockBanded, Detection, Grid, Sparse

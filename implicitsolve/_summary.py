@@ -13,10 +13,10 @@ import numpy as np
 
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import array_namespace
+from implicitsolve._record import Counts
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._norms import norm_max
 from implicitsolve.status import Status
-from implicitsolve.stopping import Counts
 
 LINES = 40  # of a summary, about, as documented there
 WIDTH = 100  # columns, as documented for `NonlinearResult.summary`

@@ -11,8 +11,8 @@ from typing import Any, Protocol, TextIO
 
 import numpy as np
 
+from implicitsolve._record import NewtonStep
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.result import NewtonStep
 
 __all__ = ["Monitor", "ProgressBar", "Trace", "collect", "combine", "log_to", "progress_bar", "silent", "table"]
 

@@ -1,27 +1,20 @@
-"""The native entries: `root` for nonlinear systems, `linear_solve` for linear ones."""
+"""The native entry, `root`, and the plan of a solve."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any, Literal, Unpack, cast
+from typing import Any, Literal, Unpack
 
 import numpy as np
 
-from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_array, is_complex
+from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._scipy_keywords import adapted, method_hint
-from implicitsolve._typing import Array, ArrayArgument, CallersArray, HostArray, MethodName, ScipyKeywords
-from implicitsolve.direct import BlockLU, DirectMethod, solve_factored
-from implicitsolve.errors import AccuracyWarning, WrongDerivativesError
-from implicitsolve.kernels._norms import norm2
-from implicitsolve.krylov import LGMRES, KrylovMethod
-from implicitsolve.krylov._base import with_idle_measured
-from implicitsolve.linearize._evaluator import FEW, CoarseResidualError, Evaluator
-from implicitsolve.linearize._jacobian import Scales, jacobian_of
-from implicitsolve.monitor import Monitor, mapped, observer
+from implicitsolve._typing import ArrayArgument, CallersArray, MethodName, ScipyKeywords
+from implicitsolve.errors import AccuracyWarning
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.monitor import Monitor, observer
 from implicitsolve.nonlinear import (
     Anderson,
     Auto,
@@ -36,24 +29,15 @@ from implicitsolve.nonlinear import (
     Substitution,
 )
 from implicitsolve.nonlinear._fixed_point import Halved, expanded_stages
-from implicitsolve.nonlinear._logarithmic import Logarithmic
 from implicitsolve.nonlinear._plan import Plan
-from implicitsolve.nonlinear._state import CONVERGED, NonlinearMethod, Scheduler, SolveContext, SolveMemory, memory_of
-from implicitsolve.operators import BlockBandedMatrix, aslinearoperator
-from implicitsolve.operators._convert import as_inverse
-from implicitsolve.operators._wrappers import guarded
-from implicitsolve.precondition._parts import build_inverse, builds_inverse, takes_sparse
-from implicitsolve.problem import Problem, in_state, own_start, problem_in_state, with_derivatives
-from implicitsolve.result import (
-    LinearResult,
-    NonlinearResult,
-    Solution,
-    error_per_system,
-    per_system,
-    status_per_system,
+from implicitsolve.nonlinear._solve import solve_root
+from implicitsolve.nonlinear._state import (
+    NonlinearMethod,
+    SolveContext,
 )
-from implicitsolve.status import Status
-from implicitsolve.stopping import LinearStop, NonlinearStop, Tally, kind_of
+from implicitsolve.problem import Problem, own_start
+from implicitsolve.result import NonlinearResult
+from implicitsolve.stopping import NonlinearStop, kind_of
 
 METHODS: dict[str, NonlinearMethod] = {
     "anderson": Anderson(),
@@ -69,22 +53,6 @@ METHODS: dict[str, NonlinearMethod] = {
     "substitution": Substitution(),
 }
 DEFAULT = NonlinearStop()
-VECTORS = 16  # like x that a solve holds at most, about, and frees at its end
-LARGEST_FREED = 2**25 - 2**16  # bytes: glibc does not adapt to larger blocks
-
-
-def keep_heap(x: Array) -> None:
-    """Keep the memory that a solve with arrays like `x` frees in the process, for its next arrays and the next solve.
-
-    glibc returns free memory beyond twice the largest block that was ever freed, and the kernel then maps it again page
-    by page. A block that is never written to costs nothing and sets that limit: with 10^5 unknowns on a line a solve
-    takes 0.7 to 0.9 of the time.
-    """
-    if isinstance(x, np.ndarray):
-        np.empty(min(VECTORS * x.nbytes, LARGEST_FREED), dtype=np.uint8)
-
-
-ASIDE = 1e-3  # of x, by which a point is moved where F is to have generic digits
 INACCURATE = 1e-3  # estimated error of x, relative to x, above which a success by a tolerance of F warns
 
 
@@ -278,156 +246,6 @@ def plan(
     return Plan(tuple(expanded_stages(solver, context, x)), evaluator.size)
 
 
-def solve_root(
-    problem: Problem,
-    x0: Any,
-    solver: NonlinearMethod,
-    stop: NonlinearStop,
-    monitor: Monitor,
-    scheduler: Scheduler | None = None,
-    previous: NonlinearResult | None = None,
-    tally: Tally | None = None,
-) -> NonlinearResult:
-    """`root` with checked settings; without a scheduler all systems iterate at once."""
-    x0 = as_inexact(x0, "x0")
-    problem = with_derivatives(problem, x0)
-    state: Any = np.geterr()
-    if state["under"] != "ignore" or not {"ignore", "warn"}.issuperset(state.values()):  # those of F are the caller's
-        problem, monitor = problem_in_state(state, problem), in_state(state, monitor)
-        stop = replace(stop, norm=in_state(state, stop.norm)) if callable(stop.norm) else stop
-        with np.errstate(all="ignore"):
-            return solve_root(problem, x0, solver, stop, monitor, scheduler, previous, tally)
-    try:
-        result = _solve(problem, x0, solver, stop, monitor, scheduler, previous, tally)
-    except WrongDerivativesError as error:
-        problem = problem.derivatives.refuse(str(error))
-        result = _solve(problem, x0, solver, stop, monitor, scheduler, previous, tally)
-    return result if result.problem is problem else replace(result, problem=problem)
-
-
-def _solve(
-    problem: Problem,
-    x0: Array,
-    solver: NonlinearMethod,
-    stop: NonlinearStop,
-    monitor: Monitor,
-    scheduler: Scheduler | None,
-    previous: NonlinearResult | None,
-    tally: Tally | None,
-) -> NonlinearResult:
-    if problem.bounds is not None and not solver.keeps_bounds:
-        raise ValueError(f'root: {type(solver).__name__} cannot keep `bounds`: take NewtonKrylov() or method="auto"')
-    if scheduler is not None and any(isinstance(scale, str) for scale in (problem.x_scale, problem.f_scale)):
-        raise ValueError('`x_scale` and `f_scale` must be numbers here, the same from every start, got "auto"')
-    tally = Tally(stop.max_evaluations, stop.max_seconds) if tally is None else tally
-    trace = problem.derivatives
-    tally.residuals += 0 if trace is None else trace.evaluations
-    if isinstance(problem.x_scale, str) and problem.x_scale == "log":
-        bounds = (0.0, np.inf) if problem.bounds is None else problem.bounds
-        problem, solver = replace(problem, x_scale=None, bounds=bounds), Logarithmic(method=solver)
-    has_scales = problem.x_scale is not None or problem.f_scale is not None
-    whole, scales = problem, Scales.of(problem, x0, tally) if has_scales else None
-    tally.charge()
-    if scales is not None:
-        problem, x0, monitor = scales.problem, scales.start(x0), scales.monitor(monitor)
-    known = SolveMemory() if previous is None else memory_of("root", problem, x0, previous)
-    if trace is not None and known.assembler is None:
-        known = replace(known, assembler=trace.assembler)
-    memory = SolveMemory(declared=problem.structure, keeps=previous is not None)
-    few = FEW if scheduler is None or scheduler.capacity is None else 1.0
-    evaluator = Evaluator(problem, x0, solver.rdiff, few=few)
-    evaluator.tally = tally
-    is_plain = scales is None and problem.linearize is None  # and so may be called in float32
-    evaluator.reports_coarse = scheduler is None and is_plain and type(x0) is np.ndarray
-    keep_heap(x0)
-    solution = Solution.at(evaluator.flatten(x0))
-    if 0 in x0.shape:  # no unknowns, or no systems
-        none = solution.norm
-        solution = replace(solution, status=solution.status + Status.CONVERGED, first_norm=none, target=none)
-    else:
-        context = SolveContext(evaluator, stop, monitor, scheduler, previous=known, memory=memory)
-        if problem.halves is not None and solver.eliminates and Halved.suits(context):
-            solver = Halved(method=solver)
-        if type(solver) is Logarithmic and not Logarithmic.suits(context, solution.x):
-            raise ValueError('root: x_scale="log" needs a positive x0 of NumPy, and no lower bounds but 0')
-        try:
-            solution = solver.solve(context, solution)
-        except CoarseResidualError:
-            return _in_single(problem, x0, solver, stop, monitor, previous, tally)
-        if evaluator.reports_coarse and tally.ended is None and _has_failed_in_single(evaluator, solution):
-            return _in_single(problem, x0, solver, stop, monitor, previous, tally)
-    result = _result(solution, evaluator, memory, whole)
-    result = result if scales is None else scales.expanded(result)
-    if trace is not None:
-        trace.assembler = memory.assembler or trace.assembler
-        if not np.all(result.success):
-            trace.confirm(result.x)
-    return result
-
-
-def _has_failed_in_single(evaluator: Evaluator, solution: Solution) -> bool:
-    """Whether a system has failed near a root, where F computes in float32, though x is of float64: one F tells."""
-    failed = solution.status != CONVERGED
-    if not np.count_nonzero(failed) or solution.x.dtype != np.float64:
-        return False
-    failed &= solution.norm <= ASIDE * solution.first_norm
-    if not failed.any() or not _is_of_single(solution.F[failed]):
-        return False
-    with np.errstate(all="ignore"):
-        F: HostArray = evaluator.residual(evaluator.moved(solution.x, ASIDE * solution.x))[failed]
-        return _is_of_single(F) and bool((F.astype(np.float16) != F).any())
-
-
-def _is_of_single(F: HostArray) -> bool:
-    with np.errstate(all="ignore"):
-        return bool((F.astype(np.float32) == F).all())
-
-
-def _in_single(
-    problem: Problem,
-    x0: Any,
-    solver: NonlinearMethod,
-    stop: NonlinearStop,
-    monitor: Monitor,
-    previous: NonlinearResult | None,
-    tally: Tally,
-) -> NonlinearResult:
-    """Solve in float32, the precision of F, where differences are as long; x and F are returned in that of x0."""
-
-    def in_double(x: Array, F: Array) -> tuple[HostArray, HostArray]:
-        return np.asarray(x, dtype=np.float64), np.asarray(F, dtype=np.float64)
-
-    if problem.derivatives is not None:  # those of float64
-        problem = replace(problem, jvp=None, jvps=None, vjp=None, derivatives=None)
-    known = None if previous is None else replace(previous, x=previous.x.astype(np.float32))
-    watch = mapped(monitor, in_double)
-    result = solve_root(problem, x0.astype(np.float32), solver, stop, watch, previous=known, tally=tally)
-    x, F = in_double(result.x, result.fun)
-    return replace(result, x=x, fun=F)
-
-
-def _result(solution: Solution, evaluator: Evaluator, memory: SolveMemory, problem: Problem) -> NonlinearResult:
-    batch_shape = evaluator.batch_shape
-    return NonlinearResult(
-        x=cast("HostArray", evaluator.unflatten(solution.x)),  # or an array of another library
-        fun=cast("HostArray", evaluator.unflatten(solution.F)),
-        status=status_per_system(solution.status, batch_shape),
-        residual_norm=per_system(solution.norm, batch_shape),
-        initial_norm=per_system(solution.first_norm, batch_shape),
-        target=per_system(solution.target, batch_shape),
-        error=error_per_system(solution.error, batch_shape),
-        iterations=per_system(solution.iterations, batch_shape),
-        krylov_iterations=per_system(solution.krylov_iterations, batch_shape),
-        counts=evaluator.tally.counts(),
-        steps=tuple(solution.steps),
-        retries=tuple(solution.retries),
-        detection=memory.detection,
-        problem=problem,
-        _memory=memory,
-        _jacobian=partial(jacobian_of, problem, memory.detection),
-    )
-
-
 def warn_if_inaccurate(result: NonlinearResult, stop: NonlinearStop, stacklevel: int = 3) -> NonlinearResult:
     """Return the result, after a warning where the caller's tolerance of F has left x inaccurate."""
     if stop.judges_F and result.error is not None and np.any(np.asarray(result.error) > INACCURATE):
@@ -437,126 +255,6 @@ def warn_if_inaccurate(result: NonlinearResult, stop: NonlinearStop, stacklevel:
         )
         warnings.warn(message, AccuracyWarning, stacklevel=stacklevel)
     return result
-
-
-def linear_solve(
-    A: Any,
-    b: Any,
-    *,
-    method: KrylovMethod | DirectMethod | None = None,
-    M: Any = None,
-    x0: ArrayArgument | None = None,
-    stop: LinearStop | None = None,
-) -> LinearResult:
-    """Solve A x = b by a Krylov method, for one system or a batch of independent ones.
-
-    Parameters
-    ----------
-    A : LinearOperator, array or sparse matrix
-        Square. An array may have leading batch axes, ``(..., N, N)``.
-    b : array_like
-        Right-hand side of shape ``batch_shape + in_shape`` of A, or flattened ``batch_shape + (N,)``.
-    method : GMRES, LGMRES, BiCGSTAB, ScipyKrylov, BlockLU or CyclicReduction, optional
-        The last two, and `petsc.PETScLU`, are direct methods, for a `BlockBandedMatrix` (that of PETSc for sparse
-        matrices too): the matrix is factored, and the solution refined, by at most 5 steps, until the stopping rule
-        holds. Default: ``BlockLU()`` for such a matrix, if neither `M` nor `x0` is given, else ``LGMRES()``, whose
-        restarts remember.
-    M : LinearOperator, array, sparse matrix, factors or callable, optional
-        Approximates the inverse of A: ``splu(A)``, a hierarchy of pyamg and a function ``r -> z`` are taken too. For a
-        `BlockBandedMatrix` it may be `BlockLU` or one of `implicitsolve.precondition`, which are built from A. Default:
-        A's own approximate inverse, if it has one; see `LinearOperator`.
-    x0 : array_like, optional
-        Start. Default 0, which saves a product.
-    stop : LinearStop, optional
-        Default: ||b - A x||_2 <= 1e-6 ||b||_2, at most 500 iterations.
-
-    Returns
-    -------
-    LinearResult
-        Solution and a status for each system; the residual norm is measured by a product at the returned x.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not usable.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
-    >>> ims.linear_solve(np.array([[4.0, 1.0], [2.0, 3.0]]), np.array([1.0, 2.0])).x
-    array([0.1, 0.6])
-    """
-    operator = aslinearoperator(A)
-    solver: Any = method
-    if method is None:
-        solver = BlockLU() if isinstance(operator, BlockBandedMatrix) and M is None and x0 is None else LGMRES()
-    stop = LinearStop() if stop is None else stop
-    check_linear("linear_solve", solver, stop)
-    is_direct = solver.kind == "direct"
-    if operator.shape[0] != operator.shape[1]:
-        raise ValueError(f"linear_solve: `A` must be square, got shape {operator.shape}")
-    b = as_inexact(b, "b")
-    _fits(operator.batch_shape, operator.out_shape, b, "b")
-    start = None if x0 is None else as_inexact(x0, "x0")
-    if start is not None:
-        _fits(operator.batch_shape, operator.in_shape, start, "x0")
-    if builds_inverse(M):
-        M = build_inverse(M, A if takes_sparse(M) else operator)
-    offer = operator.approximate_inverse() if M is None and solver.may_transform else None
-    inverse = offer if M is None else as_inverse(M, "M", operator.in_shape, operator.batch_shape)
-    if inverse is not None and (inverse.shape, inverse.batch_shape) != (operator.shape, operator.batch_shape):
-        raise ValueError(
-            f"linear_solve: `M` must have the shape {operator.shape} and batch shape {operator.batch_shape} of A, "
-            f"got {inverse.shape} and {inverse.batch_shape}"
-        )
-    if is_direct:
-        for name, value in (("M", M), ("x0", x0)):
-            if value is not None:
-                raise ValueError(f"linear_solve: `{name}` must be None for a direct method, got {type(value).__name__}")
-        if not (isinstance(operator, BlockBandedMatrix) or takes_sparse(solver)):
-            raise TypeError(f"linear_solve: a direct method needs a BlockBandedMatrix as `A`, got {type(A).__name__}")
-    xp = array_namespace(*(part for part in (b, start, A, M) if is_array(part)))
-    dtypes = [part.dtype for part in (operator, inverse, start) if part is not None]
-    if not is_complex(b) and any("complex" in str(dtype) for dtype in dtypes):
-        b = xp.astype(b, xp.complex64 if xp.finfo(b.dtype).bits == 32 else xp.complex128)
-    shape = math.prod(operator.batch_shape), operator.shape[1]
-    flat = xp.reshape(b, shape)
-    tally = Tally()
-    counted = guarded(operator, "A", tally.add)
-    target: HostArray | None = None
-    with np.errstate(all="ignore"):
-        if is_direct:
-            factors = solver.factor(operator if isinstance(operator, BlockBandedMatrix) else A)
-            outcome = solve_factored(counted, factors, flat, stop)
-        else:
-            target = stop.target(norm2(flat), flat)
-            outcome = solver.solve(
-                counted,
-                flat,
-                target=target,
-                max_iterations=stop.max_iterations,
-                M=None if inverse is None else guarded(inverse, "M"),
-                x0=None if start is None else xp.astype(xp.reshape(start, shape), b.dtype),
-            )
-            outcome = outcome if start is not None else with_idle_measured(outcome, counted, flat, target)
-    is_state = tuple(b.shape) == operator.batch_shape + operator.out_shape
-    return LinearResult(
-        x=xp.reshape(outcome.x, operator.batch_shape + operator.in_shape if is_state else b.shape),
-        status=status_per_system(outcome.status, operator.batch_shape),
-        residual_norm=per_system(outcome.residual_norm, operator.batch_shape),
-        target=math.nan if target is None else per_system(target, operator.batch_shape),
-        iterations=per_system(outcome.iterations, operator.batch_shape),
-        matvecs=tally.jvps + tally.vjps,
-    )
-
-
-def check_linear(caller: str, method: Any, stop: Any) -> None:
-    """Raise unless `method` is a linear solver and `stop` a rule for one."""
-    if kind_of(method) not in ("krylov", "direct"):
-        raise TypeError(f"{caller}: `method` must be GMRES() or another Krylov method, or BlockLU(), got {method!r}")
-    if not isinstance(stop, LinearStop):
-        raise TypeError(f"{caller}: `stop` must be a LinearStop, got {type(stop).__name__}")
 
 
 def check_settings(
@@ -576,10 +274,3 @@ def check_settings(
     if not isinstance(stop, NonlinearStop):
         raise TypeError(f"{caller}: `stop` must be a NonlinearStop, got {type(stop).__name__}")
     return method, stop, observer(caller, monitor, progress=progress)
-
-
-def _fits(batch_shape: tuple[int, ...], event_shape: tuple[int, ...], b: Array, name: str) -> None:
-    shapes = batch_shape + event_shape, (*batch_shape, math.prod(event_shape))
-    if tuple(b.shape) not in shapes:
-        expected = " or ".join(str(s) for s in dict.fromkeys(shapes))
-        raise ValueError(f"linear_solve: `{name}` must have shape {expected}, got {tuple(b.shape)}")

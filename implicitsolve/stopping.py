@@ -1,12 +1,11 @@
-"""When a solve may stop: the inequality for each system, and the counts and limits of calls."""
+"""When a solve may stop: the inequality for each system; checks of arguments."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +13,6 @@ from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
 from implicitsolve._typing import Array, CallersArray, HostArray
 from implicitsolve.errors import ChecksKeywords
 from implicitsolve.kernels._norms import Norms
-from implicitsolve.status import Status
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,117 +251,6 @@ def _bound(atol: float, rtol: float | None, default: str, norm: str) -> str:
     if not rtol:
         return f"{atol:g}"
     return f"max({atol:g}, {rtol:g} * {norm})" if atol > 0 else f"{rtol:g} * {norm}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counts:
-    """Calls of the user's functions; one call evaluates the whole batch (or its active systems).
-
-    Attributes
-    ----------
-    residuals : int
-        Calls of the residual, those of difference products and of `linearize` included.
-    jvps, vjps : int
-        Exact products J v and J^H w.
-    linearizations : int
-        Points at which J was prepared.
-    rejected : int
-        Points at which F raised one of `Problem.rejects`, among the residuals.
-    """
-
-    residuals: int = 0
-    jvps: int = 0
-    vjps: int = 0
-    linearizations: int = 0
-    rejected: int = 0
-
-    @property
-    def evaluations(self) -> int:
-        """Residuals and products."""
-        return self.residuals + self.jvps + self.vjps
-
-    def __str__(self) -> str:
-        """Every count with its name; rejected points where there are any."""
-        return ", ".join(f"{calls} {name}" for name, calls in vars(self).items() if calls or name != "rejected")
-
-    def __add__(self, other: Counts) -> Counts:
-        """Calls of both."""
-        return Counts(**{name: calls + getattr(other, name) for name, calls in vars(self).items()})
-
-    def __sub__(self, other: Counts) -> Counts:
-        """Calls since `other`."""
-        return Counts(**{name: calls - getattr(other, name) for name, calls in vars(self).items()})
-
-
-class LimitReached(Exception):  # noqa: N818 (a condition: it ends the step of a solve, and never leaves the solve)
-    """The next evaluation would exceed a limit of the solve."""
-
-
-class Tally:
-    """Running counts of calls, shared by an evaluator and its subsets, and what ends the solve that makes them.
-
-    The limits are those of `NonlinearStop`, seconds from now on.
-    """
-
-    def __init__(self, max_evaluations: int | None = None, max_seconds: float | None = None) -> None:
-        self.residuals: int = 0
-        self.jvps: int = 0
-        self.vjps: int = 0
-        self.linearizations: int = 0
-        self.rejected: int = 0
-        self.charged: int = 0  # evaluations that have been charged to a system, or to none
-        self.most = max_evaluations
-        self.until: float | None = None if max_seconds is None else time.monotonic() + max_seconds
-        self.ended: Status | None = None  # why systems that still run are given up
-        self._is_enforced = False
-
-    def add(self, kind: str) -> None:
-        """Count one call, unless it would exceed a limit that is enforced."""
-        if self._is_enforced and kind != "linearizations" and self.is_spent():
-            raise LimitReached
-        setattr(self, kind, getattr(self, kind) + 1)
-
-    def add_residual(self) -> None:
-        """The same for a residual, in less time."""
-        if self._is_enforced and self.is_spent():
-            raise LimitReached
-        self.residuals += 1
-
-    def counts(self) -> Counts:
-        """Return a snapshot."""
-        return Counts(
-            residuals=self.residuals,
-            jvps=self.jvps,
-            vjps=self.vjps,
-            linearizations=self.linearizations,
-            rejected=self.rejected,
-        )
-
-    @property
-    def evaluations(self) -> int:
-        """Residuals and products so far."""
-        return self.residuals + self.jvps + self.vjps
-
-    def charge(self) -> int:
-        """Evaluations since the last charge."""
-        before, self.charged = self.charged, self.evaluations
-        return self.charged - before
-
-    def is_spent(self) -> bool:
-        """Whether the solve has to end; `ended` is why."""
-        if self.ended is None and self.most is not None and self.evaluations >= self.most:
-            self.ended = Status.EVALUATION_LIMIT
-        if self.ended is None and self.until is not None and time.monotonic() >= self.until:
-            self.ended = Status.TIME_LIMIT
-        return self.ended is not None
-
-    def enforced(self, function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
-        """Call a function whose evaluations respect the limits: LimitReached ends it."""
-        before, self._is_enforced = self._is_enforced, self.most is not None or self.until is not None
-        try:
-            return function(*arguments, **options)
-        finally:
-            self._is_enforced = before
 
 
 def check_tolerance(owner: str, name: str, value: float) -> None:

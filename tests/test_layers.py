@@ -24,6 +24,7 @@ _typing
 _arrays
 status errors
 kernels
+_record
 stopping
 _summary
 structure
@@ -38,6 +39,7 @@ direct
 precondition
 globalize
 elimination
+_linear_solve
 nonlinear
 solve
 derivatives

@@ -11,7 +11,7 @@ import numpy as np
 from array_api_compat import device
 
 from implicitsolve import BlockBanded, LinearOperator, Problem
-from implicitsolve._arrays.host import from_host, gather
+from implicitsolve._arrays.host import from_host, gather, keep_heap
 from implicitsolve._arrays.namespace import array_namespace, copy_array
 from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._cell import Cell
@@ -20,7 +20,6 @@ from implicitsolve.adapters._gradients import Boundaries, Boundary, Gradients, d
 from implicitsolve.adapters._rows import Rows, stepwise, sweep, sweep_residual
 from implicitsolve.adapters._transition import Derivative, Map, Transition, difference
 from implicitsolve.elimination import Half, Halves
-from implicitsolve.solve import keep_heap
 from implicitsolve.stopping import check_generator
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays import files
+from implicitsolve._record import Counts
 from implicitsolve._summary import Representation, format_table
 from implicitsolve._typing import HostArray
-from implicitsolve.result import Counts
 from implicitsolve.status import Status
 
 FORMAT = 2  # of files

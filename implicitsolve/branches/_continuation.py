@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from implicitsolve._record import LimitReached, Tally
 from implicitsolve._typing import HostArray
 from implicitsolve.branches._branch import Branch
 from implicitsolve.branches._path import Path, leading_eigenvalues
@@ -20,9 +21,7 @@ from implicitsolve.result import NonlinearResult
 from implicitsolve.solve import check_settings, root
 from implicitsolve.status import Status
 from implicitsolve.stopping import (
-    LimitReached,
     NonlinearStop,
-    Tally,
     check_budget,
     check_flag,
     check_limit,

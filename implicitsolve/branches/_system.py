@@ -14,6 +14,7 @@ import scipy.sparse.csgraph
 
 from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._parameters import Parametrized
+from implicitsolve._record import Tally
 from implicitsolve._typing import HostArray
 from implicitsolve.direct._sparse_lu import SparseFactorization, SparseLU, SparsePlan
 from implicitsolve.krylov import LGMRES
@@ -26,7 +27,6 @@ from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.operators._wrappers import bordered
 from implicitsolve.problem import Problem, favors_direct
-from implicitsolve.stopping import Tally
 from implicitsolve.structure import BlockBanded, Outcome
 from implicitsolve.structure._sparse import Sparse, compressed
 

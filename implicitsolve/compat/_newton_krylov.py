@@ -15,6 +15,7 @@ import scipy.sparse.linalg as spla
 from scipy.optimize import OptimizeResult
 
 from implicitsolve._arrays.namespace import array_namespace, as_inexact
+from implicitsolve._record import NewtonStep
 from implicitsolve._scipy_keywords import DROP_IN_REPLACEMENTS
 from implicitsolve._typing import Array, CallersArray, HostArray, Product, Residual
 from implicitsolve.errors import NoConvergence
@@ -25,7 +26,7 @@ from implicitsolve.krylov._scipy import SCIPY_METHODS
 from implicitsolve.monitor import Monitor, combine, table
 from implicitsolve.nonlinear import NewtonKrylov
 from implicitsolve.problem import Problem, shaped
-from implicitsolve.result import NewtonStep, NonlinearResult
+from implicitsolve.result import NonlinearResult
 from implicitsolve.solve import root
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_budget, check_limit, check_number, kind_of

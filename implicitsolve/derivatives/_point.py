@@ -13,6 +13,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_complex
+from implicitsolve._linear_solve import check_linear, linear_solve
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives._accuracy import Differences, Equation, Lengths, lengths
 from implicitsolve.derivatives._parameter_differences import with_parameter_differences
@@ -38,7 +39,6 @@ from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._parts import build_inverse, builds_inverse, takes_sparse
 from implicitsolve.problem import Problem, with_derivatives
 from implicitsolve.result import LinearResult, NonlinearResult, per_system, status_per_system
-from implicitsolve.solve import check_linear, linear_solve
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop
 

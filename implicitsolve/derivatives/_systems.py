@@ -11,6 +11,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, eps
+from implicitsolve._record import Counts
 from implicitsolve._summary import summarize_derivative
 from implicitsolve._typing import Array, CallersArray, HostArray
 from implicitsolve.elimination._even_odd import halves_of, merge, reduced_jacobian, split
@@ -24,7 +25,7 @@ from implicitsolve.nonlinear._mixed_precision import LEAST_BLOCK
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import guarded
 from implicitsolve.problem import Problem
-from implicitsolve.result import Counts, Ending, LinearResult
+from implicitsolve.result import Ending, LinearResult
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop
 

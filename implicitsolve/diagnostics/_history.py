@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from implicitsolve._record import NewtonStep
 from implicitsolve._summary import per_system
 from implicitsolve._typing import HostArray
-from implicitsolve.result import NewtonStep, NonlinearResult
+from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status
 
 FIELDS = "step_length", "forcing", "linear_residual", "krylov_iterations", "linear_status", "factorized"

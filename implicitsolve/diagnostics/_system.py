@@ -10,6 +10,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, to_host
 from implicitsolve._arrays.namespace import as_inexact
+from implicitsolve._linear_solve import linear_solve
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct import BlockLU
 from implicitsolve.direct._sparse_lu import SparseLU
@@ -22,7 +23,6 @@ from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
-from implicitsolve.solve import linear_solve
 from implicitsolve.stopping import LinearStop
 
 DENSE = 500  # unknowns up to which J is written out

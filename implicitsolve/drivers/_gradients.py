@@ -11,6 +11,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, as_inexact
+from implicitsolve._record import Counts
 from implicitsolve._typing import Array, CallersArray, HostArray, Indices
 from implicitsolve.derivatives import AdjointResult, pull_back
 from implicitsolve.derivatives._systems import long_krylov
@@ -19,11 +20,12 @@ from implicitsolve.kernels._norms import norm_max
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear import Anderson
+from implicitsolve.nonlinear._solve import solve_root
 from implicitsolve.nonlinear._state import Scheduler
 from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem, chosen
-from implicitsolve.result import Counts, Ending, NonlinearResult
-from implicitsolve.solve import NonlinearMethod, solve_root
+from implicitsolve.result import Ending, NonlinearResult
+from implicitsolve.solve import NonlinearMethod
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
 

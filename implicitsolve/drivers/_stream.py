@@ -16,10 +16,11 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.drivers._batch import concatenate, select
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor
+from implicitsolve.nonlinear._solve import solve_root
 from implicitsolve.nonlinear._state import Scheduler
 from implicitsolve.problem import Problem, own_start
 from implicitsolve.result import NonlinearResult, per_system
-from implicitsolve.solve import NonlinearMethod, check_settings, solve_root
+from implicitsolve.solve import NonlinearMethod, check_settings
 from implicitsolve.status import CUT, Status
 from implicitsolve.stopping import NonlinearStop, check_limit
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import eps, numpy_namespace
+from implicitsolve._record import LimitReached
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._coloring import full_rows, greedy_colors
 from implicitsolve.linearize._difference_steps import FARTHER
-from implicitsolve.stopping import LimitReached
 from implicitsolve.structure._sparse import Sparse
 
 Flat = Callable[[Array], Array]

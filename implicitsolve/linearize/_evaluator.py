@@ -19,6 +19,7 @@ import scipy.sparse
 
 from implicitsolve._arrays.host import from_host, gather, scatter, send_indices
 from implicitsolve._arrays.namespace import array_namespace, copy_array, numpy_namespace
+from implicitsolve._record import Tally
 from implicitsolve._typing import Array, HostArray, Indices, Namespace
 from implicitsolve.linearize._checks import (
     checked_array,
@@ -34,7 +35,6 @@ from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._base import embedded
 from implicitsolve.operators._wrappers import Part, guarded
 from implicitsolve.problem import Problem, chosen, with_derivatives
-from implicitsolve.stopping import Tally
 
 
 class CoarseResidualError(Exception):

@@ -14,6 +14,7 @@ import scipy.sparse
 
 from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_array
+from implicitsolve._record import LimitReached, Tally
 from implicitsolve._typing import Array, ArrayArgument, HostArray, Indices, Residual
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._checks import checked_array, checked_jacobian
@@ -25,7 +26,7 @@ from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.problem import Problem, chosen, host, spread, with_derivatives
 from implicitsolve.result import NonlinearResult
-from implicitsolve.stopping import LimitReached, Tally, check_flag, check_limit
+from implicitsolve.stopping import check_flag, check_limit
 from implicitsolve.structure import BlockBanded, Detection
 
 

@@ -18,9 +18,8 @@ from implicitsolve.nonlinear._convergence import CONVERGED, DIVERGED, ITERATION_
 from implicitsolve.nonlinear._fixed_point import REJECTIONS, FixedPointLoop, FixedPointState, scaled
 from implicitsolve.nonlinear._history import FIRST_COLUMNS, History, OneHistory
 from implicitsolve.nonlinear._one_system import OneSystem
-from implicitsolve.nonlinear._state import FixedPointMethod, SolveContext
+from implicitsolve.nonlinear._state import FixedPointMethod, Solution, SolveContext
 from implicitsolve.operators import LinearOperator
-from implicitsolve.result import Solution
 from implicitsolve.stopping import check_flag, check_limit, check_number, check_positive, check_tolerance
 
 RENEWALS = np.asarray([8, 32, 128])  # ages at which M is built anew, and counted from when a system goes back

@@ -26,10 +26,9 @@ from implicitsolve.nonlinear._mixed_precision import MixedPrecision
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._plan import ANY, SPARSE, PlannedMethod, Stage, after
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
-from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext
+from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext
 from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.problem import LARGEST_BLOCK, favors_direct
-from implicitsolve.result import Solution
 
 PRODUCTS = NewtonKrylov(retry=False)
 LAGGED = NewtonKrylov(preconditioner=Lagged(preconditioner=BlockLU(), eager=False))

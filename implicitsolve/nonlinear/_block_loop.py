@@ -27,10 +27,16 @@ from implicitsolve.nonlinear._broyden import (
 from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._convergence import LINE_SEARCH_FAILED, NONFINITE, RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._loop import IterationLoop
-from implicitsolve.nonlinear._state import JacobianAssembler, LoopState, SolveContext, SolveMemory, is_rounding
+from implicitsolve.nonlinear._state import (
+    JacobianAssembler,
+    LoopState,
+    Solution,
+    SolveContext,
+    SolveMemory,
+    is_rounding,
+)
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._lagged import BatchedInverse
-from implicitsolve.result import Solution
 
 FAR = 1e6  # times the change that J predicts between neighbouring numbers: an F above it is no rounding error
 

@@ -42,9 +42,8 @@ from implicitsolve.nonlinear._convergence import (
 )
 from implicitsolve.nonlinear._loop import WHOLE
 from implicitsolve.nonlinear._one_system import FACTORED, REUSED, ROW, OneInvertedSystem
-from implicitsolve.nonlinear._state import JacobianAssembler, SolveContext, is_rounding
+from implicitsolve.nonlinear._state import JacobianAssembler, Solution, SolveContext, is_rounding
 from implicitsolve.precondition._lagged import BatchedInverse
-from implicitsolve.result import Solution
 from implicitsolve.stopping import check_kind, check_rdiff, kind_of
 
 

@@ -8,12 +8,12 @@ from typing import ClassVar
 import numpy as np
 import scipy.sparse.csgraph
 
+from implicitsolve._record import NewtonStep
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext, SolveMemory
+from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext, SolveMemory
 from implicitsolve.problem import Problem
-from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
 from implicitsolve.structure import BlockBanded
 from implicitsolve.structure._block_triangular import BlockTriangular

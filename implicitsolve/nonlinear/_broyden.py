@@ -29,9 +29,8 @@ from implicitsolve.kernels import rank_one
 from implicitsolve.kernels._norms import Norms, norm_max
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.nonlinear._fixed_point import FixedPointLoop, FixedPointState, scaled
-from implicitsolve.nonlinear._state import FixedPointMethod, SolveContext
+from implicitsolve.nonlinear._state import FixedPointMethod, Solution, SolveContext
 from implicitsolve.operators._wrappers import rows_of
-from implicitsolve.result import Solution
 from implicitsolve.stopping import check_flag, check_limit, check_number, check_positive
 
 MAX_ASSEMBLIES = 5  # at one point, while lengths of differences are guesses

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from implicitsolve._record import Tally
 from implicitsolve._typing import HostArray, Indices
+from implicitsolve.nonlinear._state import Solution
 from implicitsolve.precondition._lagged import UNLIMITED
-from implicitsolve.result import Solution
-from implicitsolve.stopping import Tally
 
 if TYPE_CHECKING:
     from implicitsolve.nonlinear._state import LoopState

@@ -13,9 +13,8 @@ from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.nonlinear._convergence import NONFINITE, RUNNING, STAGNATED
 from implicitsolve.nonlinear._loop import IterationLoop
-from implicitsolve.nonlinear._state import LoopState, NonlinearMethod, SolveContext
+from implicitsolve.nonlinear._state import LoopState, NonlinearMethod, Solution, SolveContext
 from implicitsolve.operators import LinearOperator
-from implicitsolve.result import Solution
 from implicitsolve.stopping import check_number
 
 

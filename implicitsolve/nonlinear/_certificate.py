@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from implicitsolve._record import LimitReached
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._accuracy import LIMITED, plain_scales, scales, units_of
-from implicitsolve.result import Solution
+from implicitsolve.nonlinear._state import Solution
 from implicitsolve.status import Status
-from implicitsolve.stopping import LimitReached
 from implicitsolve.structure import BlockBanded
 
 MOST_UNKNOWNS = 20  # for which J is worth its evaluations

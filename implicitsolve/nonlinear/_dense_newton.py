@@ -48,9 +48,8 @@ from implicitsolve.nonlinear._one_dense_system import (
     solved,
     times,
 )
-from implicitsolve.nonlinear._state import LoopState, NonlinearMethod, SolveContext
+from implicitsolve.nonlinear._state import LoopState, NonlinearMethod, Solution, SolveContext
 from implicitsolve.operators import LinearOperator
-from implicitsolve.result import Solution
 from implicitsolve.structure import BlockBanded
 
 MOST_UNKNOWNS = 100  # of a system

@@ -16,10 +16,9 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._convergence import CONVERGED, NONFINITE, RUNNING, STAGNATED
 from implicitsolve.nonlinear._loop import Certified
 from implicitsolve.nonlinear._plan import PlannedMethod, Stage, label
-from implicitsolve.nonlinear._state import FixedPointMethod, LoopState, NonlinearMethod, SolveContext
+from implicitsolve.nonlinear._state import FixedPointMethod, LoopState, NonlinearMethod, Solution, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._lagged import BatchedInverse
-from implicitsolve.result import Solution
 from implicitsolve.stopping import check_positive
 
 REJECTIONS = 10  # in a row, each with half the damping of the one before, after which a system has failed

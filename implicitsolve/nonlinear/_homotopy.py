@@ -13,10 +13,9 @@ from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.krylov._arnoldi import Arnoldi, Cycle
 from implicitsolve.nonlinear._convergence import ITERATION_LIMIT, STAGNATED
 from implicitsolve.nonlinear._loop import Certified
-from implicitsolve.nonlinear._state import FixedPointMethod, LoopState, SolveContext
+from implicitsolve.nonlinear._state import FixedPointMethod, LoopState, Solution, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import bordered
-from implicitsolve.result import Solution
 from implicitsolve.stopping import check_fraction, check_limit
 
 ON_PATH = 1e-3  # distance from the path, over the step length, up to which a point is taken to be on it

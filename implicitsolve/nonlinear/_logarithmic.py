@@ -14,9 +14,8 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._jacobian import Scales
 from implicitsolve.monitor import mapped
 from implicitsolve.nonlinear._plan import label
-from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext, SolveMemory
+from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext, SolveMemory
 from implicitsolve.problem import Problem
-from implicitsolve.result import Solution
 from implicitsolve.status import Status
 
 SIZE = 32.0  # of logarithms, for which their errors, those of x relative to each unknown, are to be as small

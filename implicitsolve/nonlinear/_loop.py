@@ -9,6 +9,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import gather, merge_rows, scatter
 from implicitsolve._arrays.namespace import array_namespace, copy_array, eps, smallest_normal
+from implicitsolve._record import LimitReached, NewtonStep
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.globalize._rules import NEW_BEST, PATIENCE, has_diverged, has_halved, is_still
@@ -28,12 +29,10 @@ from implicitsolve.nonlinear._convergence import (
     STATIONARY_ON_BOUND,
     BatchConvergence,
 )
-from implicitsolve.nonlinear._state import LoopState, Scheduler, SolveContext, SolveMemory
+from implicitsolve.nonlinear._state import LoopState, Scheduler, Solution, SolveContext, SolveMemory
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import closed_up
-from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
-from implicitsolve.stopping import LimitReached
 
 WHOLE = np.ones(1)  # the length of a single system's whole step
 WHOLE.flags.writeable = False

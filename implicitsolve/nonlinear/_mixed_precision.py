@@ -16,8 +16,7 @@ from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._direction import LEAST_ETA
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._plan import label
-from implicitsolve.nonlinear._state import FixedPointMethod, NonlinearMethod, SolveContext
-from implicitsolve.result import Solution
+from implicitsolve.nonlinear._state import FixedPointMethod, NonlinearMethod, Solution, SolveContext
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 

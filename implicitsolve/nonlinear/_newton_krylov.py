@@ -38,11 +38,10 @@ from implicitsolve.nonlinear._direction import (
 from implicitsolve.nonlinear._loop import Certified
 from implicitsolve.nonlinear._one_system import OneKrylovSystem
 from implicitsolve.nonlinear._plan import STUCK, Stage, run
-from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory
+from implicitsolve.nonlinear._state import LoopState, Solution, SolveContext, SolveMemory
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._convert import maps_residual
 from implicitsolve.precondition._lagged import LaggedInverse, lagged
-from implicitsolve.result import Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_flag, check_kind, check_limit, check_rdiff, kind_of
 

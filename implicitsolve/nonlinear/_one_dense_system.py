@@ -35,8 +35,7 @@ from implicitsolve.nonlinear._convergence import DIVERGED, ITERATION_LIMIT, SING
 from implicitsolve.nonlinear._loop import WHOLE
 from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
 from implicitsolve.nonlinear._one_system import FACTORED, NO_STEP, REUSED, OneInvertedSystem
-from implicitsolve.nonlinear._state import SolveContext
-from implicitsolve.result import Solution
+from implicitsolve.nonlinear._state import Solution, SolveContext
 from implicitsolve.structure import BlockBanded
 
 MIXED = 1e3  # sizes of rows of J, largest over smallest, from which on equations are in different units

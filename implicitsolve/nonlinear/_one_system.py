@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from implicitsolve._arrays.namespace import eps, numpy_namespace, safe_range, smallest_normal
+from implicitsolve._record import LimitReached, NewtonStep
 from implicitsolve._typing import HostArray
 from implicitsolve.globalize._line_search import (
     Backtracking,
@@ -53,10 +54,8 @@ from implicitsolve.nonlinear._convergence import (
 )
 from implicitsolve.nonlinear._direction import LARGEST_ETA, LEAST_KRYLOV, OneRecyclingGMRES
 from implicitsolve.nonlinear._loop import WHOLE, IterationLoop
-from implicitsolve.nonlinear._state import SolveContext
-from implicitsolve.result import NewtonStep, Solution
+from implicitsolve.nonlinear._state import Solution, SolveContext
 from implicitsolve.status import Status
-from implicitsolve.stopping import LimitReached
 
 NO_STEP, FACTORED, REUSED = np.zeros(1), np.ones(1, dtype=bool), np.zeros(1, dtype=bool)  # what traces note of steps
 ROW = np.zeros(1, dtype=int)

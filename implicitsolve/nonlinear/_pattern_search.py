@@ -12,6 +12,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather
 from implicitsolve._arrays.namespace import is_cupy_array
+from implicitsolve._record import LimitReached
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._cudss import load_cudss
 from implicitsolve.kernels._norms import norm2
@@ -21,11 +22,9 @@ from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.nonlinear._budget import evaluations_without_progress
 from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
 from implicitsolve.nonlinear._plan import Search
-from implicitsolve.nonlinear._state import JacobianAssembler, SolveContext, SolveMemory
+from implicitsolve.nonlinear._state import JacobianAssembler, Solution, SolveContext, SolveMemory
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.result import Solution
 from implicitsolve.status import Status
-from implicitsolve.stopping import LimitReached
 from implicitsolve.structure import Detection, Outcome
 from implicitsolve.structure._block_triangular import singularity
 from implicitsolve.structure._grid import Grid

@@ -10,11 +10,11 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from implicitsolve._arrays.host import gather
+from implicitsolve._record import Retry
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import Backtracking
 from implicitsolve.nonlinear._budget import FIRST_SHARE, evaluations_without_progress
-from implicitsolve.nonlinear._state import CONVERGED, LoopState, NonlinearMethod, SolveContext, is_rounding
-from implicitsolve.result import Retry, Solution
+from implicitsolve.nonlinear._state import CONVERGED, LoopState, NonlinearMethod, Solution, SolveContext, is_rounding
 from implicitsolve.status import Status, StatusArray
 from implicitsolve.structure import Outcome
 

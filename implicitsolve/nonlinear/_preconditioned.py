@@ -12,18 +12,18 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, copy_array
+from implicitsolve._record import LimitReached, Tally
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._checks import checked_array
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor, mapped
 from implicitsolve.nonlinear._anderson import Anderson
-from implicitsolve.nonlinear._state import CONVERGED, NonlinearMethod, SolveContext, SolveMemory
+from implicitsolve.nonlinear._state import CONVERGED, NonlinearMethod, Solution, SolveContext, SolveMemory
 from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem
-from implicitsolve.result import Solution
 from implicitsolve.status import Status
-from implicitsolve.stopping import LimitReached, NonlinearStop, Tally, check_kind, check_limit, is_one_of, kind_of
+from implicitsolve.stopping import NonlinearStop, check_kind, check_limit, is_one_of, kind_of
 
 ANDERSON = Anderson()
 

@@ -20,10 +20,9 @@ from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._newton_krylov import KrylovLoop, NewtonKrylov
 from implicitsolve.nonlinear._plan import NOT_SPARSE, SPARSE, Stage
 from implicitsolve.nonlinear._sparse_newton import FactoredNewton, SparseNewton
-from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext
+from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.result import Solution
 from implicitsolve.stopping import check_number, check_positive
 
 PATIENCE, STEPS = 100, 500  # steps without progress, since ||F|| may grow on the way, and steps at all

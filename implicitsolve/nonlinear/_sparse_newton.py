@@ -25,11 +25,10 @@ from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._pattern_search import PatternSearch
 from implicitsolve.nonlinear._plan import ANY, CLOSE, LEFT, SPARSE, Condition, End, PlannedMethod, Stage, after, found
 from implicitsolve.nonlinear._sparse_inverse import SparseInverses
-from implicitsolve.nonlinear._state import JacobianAssembler, LoopState, NonlinearMethod, SolveContext
+from implicitsolve.nonlinear._state import JacobianAssembler, LoopState, NonlinearMethod, Solution, SolveContext
 from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.precondition._parts import takes_sparse
 from implicitsolve.precondition._sparse import ILU
-from implicitsolve.result import Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_kind, check_limit
 from implicitsolve.structure import Outcome

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from implicitsolve._arrays.namespace import array_namespace, eps
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._arrays.host import gather, scatter
+from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
+from implicitsolve._record import NewtonStep, Retry
+from implicitsolve._typing import Array, DType, HostArray, Indices
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov._recycling import RecycledSpace
 from implicitsolve.linearize._evaluator import Evaluator
@@ -21,7 +23,6 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import SystemArrays
 from implicitsolve.precondition._lagged import BatchedInverse
 from implicitsolve.problem import Problem
-from implicitsolve.result import Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 from implicitsolve.structure import Detection
@@ -53,6 +54,78 @@ class LoopState(SystemArrays):
     status: HostArray  # codes of `Status`
     progress: BatchProgress  # of x
     norms_before: HostArray  # ||F||_2 before the last accepted step
+
+
+@dataclass
+class Solution:
+    """Where every system of a batch ended, or begins, on arrays (B, N) and host arrays (B,)."""
+
+    start: Array  # never written
+    x: Array
+    F: Array
+    status: HostArray
+    norm: HostArray  # of F, in the norm of the stopping rule
+    first_norm: HostArray
+    target: HostArray
+    error: HostArray  # estimated error of x, relative to x; NaN where it is not known
+    iterations: HostArray
+    krylov_iterations: HostArray
+    charged: HostArray  # parts of their budgets that systems have spent since the last progress
+    steps: list[NewtonStep]
+    retries: list[Retry] = field(default_factory=list)
+
+    @classmethod
+    def at(cls, x0: Array) -> Solution:
+        """Every system of x0 (B, N) at its start."""
+        B = x0.shape[0]
+        counts = np.zeros(B, dtype=int)
+        return cls(
+            start=x0,
+            x=copy_array(x0),
+            F=array_namespace(x0).zeros_like(x0),
+            status=counts,
+            norm=np.zeros(B),
+            first_norm=np.full(B, np.nan),
+            target=np.full(B, np.nan),
+            error=np.full(B, np.nan),
+            iterations=counts.copy(),
+            krylov_iterations=counts.copy(),
+            charged=np.zeros(B),
+            steps=[],
+        )
+
+    def copy(self) -> Solution:
+        """A copy that shares no array with this one but the start."""
+        arrays = {name: copy_array(x) for name, x in vars(self).items() if name not in ("start", "steps", "retries")}
+        return replace(self, **arrays, steps=list(self.steps), retries=list(self.retries))
+
+    def astype(self, dtype: DType) -> Solution:
+        """A copy in another precision."""
+        other = self.copy()
+        with np.errstate(over="ignore"):
+            xp, arrays = array_namespace(self.x), (self.start, self.x, self.F)
+            other.start, other.x, other.F = (xp.astype(x, dtype) for x in arrays)
+        return other
+
+    def restarted(self, rows: Indices) -> Solution:
+        """Some systems back at their start, the others where they ended."""
+        other = self.copy()
+        scatter(other.x, rows, gather(self.start, rows))
+        return other
+
+    def improved(self, rows: Indices, other: Solution) -> Solution:
+        """Take over what a second attempt at some systems improved."""
+        with np.errstate(invalid="ignore"):
+            is_better = (other.norm[rows] < self.norm[rows]) | (other.status[rows] == Status.CONVERGED)
+        better = rows[is_better]
+        scatter(self.x, better, gather(other.x, better))
+        scatter(self.F, better, gather(other.F, better))
+        for mine, theirs in ((self.norm, other.norm), (self.status, other.status), (self.error, other.error)):
+            mine[better] = theirs[better]
+        self.first_norm, self.target = other.first_norm, other.target
+        self.iterations, self.krylov_iterations = other.iterations, other.krylov_iterations
+        self.charged, self.steps, self.retries = other.charged, other.steps, other.retries
+        return self
 
 
 @dataclass

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from implicitsolve._record import Counts
 from implicitsolve._typing import HostArray
 from implicitsolve.derivatives import AdjointResult, TangentResult
 from implicitsolve.derivatives._systems import gradients_of
@@ -16,7 +17,7 @@ from implicitsolve.petsc._snes import PETScSNES
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult
 from implicitsolve.status import Status
-from implicitsolve.stopping import Counts, LinearStop, NonlinearStop
+from implicitsolve.stopping import LinearStop, NonlinearStop
 
 
 class MeshProblem(MeshFunctions):

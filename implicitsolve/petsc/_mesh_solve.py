@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from implicitsolve._record import NOTHING, Counts, NewtonStep
 from implicitsolve._typing import HostArray
 from implicitsolve.nonlinear._state import ROUNDING
 from implicitsolve.petsc._library import empty_matrix, fill, petsc, solve_with_options
 from implicitsolve.petsc._mesh_functions import MeshFunctions
 from implicitsolve.petsc._snes import MOST, Course, PETScSNES, ending, linear_ending, step_of
-from implicitsolve.result import NOTHING, LinearResult, NewtonStep, NonlinearResult
+from implicitsolve.result import LinearResult, NonlinearResult
 from implicitsolve.status import Status
-from implicitsolve.stopping import Counts, LinearStop, NonlinearStop
+from implicitsolve.stopping import LinearStop, NonlinearStop
 
 STEPS = 100  # of Newton's method, where `stop` has no limit
 ROUNDS = 3  # Krylov solves, each followed by a product that measures the residual

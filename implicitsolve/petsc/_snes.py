@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.namespace import eps
+from implicitsolve._record import Counts, LimitReached, NewtonStep
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._accuracy import LIMITED, NEGLIGIBLE, Progress
 from implicitsolve.nonlinear._convergence import UNMOVED
 from implicitsolve.nonlinear._loop import IterationLoop
-from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext, is_rounding
+from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext, is_rounding
 from implicitsolve.petsc._library import checked_options, petsc, solve_with_options
 from implicitsolve.petsc._system import PETScSystem
-from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
-from implicitsolve.stopping import Counts, LimitReached, NonlinearStop, check_flag
+from implicitsolve.stopping import NonlinearStop, check_flag
 
 MOST = 2**31 - 2  # evaluations: PETSc's own limit, beside that of `stop`
 TAKEN = ("snes_atol", "snes_rtol", "snes_stol", "snes_max_it", "snes_max_funcs", "snes_convergence_test")

@@ -17,9 +17,8 @@ from implicitsolve.globalize._line_search import SearchStart
 from implicitsolve.globalize._searches import FullStep
 from implicitsolve.monitor import silent
 from implicitsolve.nonlinear._loop import IterationLoop
-from implicitsolve.nonlinear._state import LoopState, Scheduler
-from implicitsolve.result import Solution
-from implicitsolve.solve import solve_root
+from implicitsolve.nonlinear._solve import solve_root
+from implicitsolve.nonlinear._state import LoopState, Scheduler, Solution
 from tests.adapters.layers import ADAPTERS, make
 
 NEWTON = ims.NewtonKrylov()

@@ -11,8 +11,8 @@ import scipy.sparse.linalg as spla
 
 from implicitsolve import LinearOperator, Problem, aslinearoperator
 from implicitsolve._arrays.host import to_host
+from implicitsolve._record import Counts
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.result import Counts
 
 
 def cubic(x):

@@ -13,8 +13,8 @@ import implicitsolve as ims
 from implicitsolve import Homotopy, NonlinearStop, Problem, root
 from implicitsolve.adapters import gru_parameters, implicit_gru
 from implicitsolve.monitor import silent
+from implicitsolve.nonlinear._solve import solve_root
 from implicitsolve.nonlinear._state import Scheduler
-from implicitsolve.solve import solve_root
 from implicitsolve.status import Status
 from tests.helpers.compare import host
 

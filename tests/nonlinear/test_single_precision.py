@@ -13,8 +13,8 @@ from implicitsolve import LinearOperator, NewtonKrylov, NonlinearStop, Problem, 
 from implicitsolve.krylov._recycling import RecyclingGMRES
 from implicitsolve.monitor import silent
 from implicitsolve.nonlinear._direction import FixedMethod, SinglePrecision
+from implicitsolve.nonlinear._solve import solve_root
 from implicitsolve.nonlinear._state import Scheduler
-from implicitsolve.solve import solve_root
 from implicitsolve.status import Status
 from tests.adapters.layers import ADAPTERS, make
 

@@ -11,8 +11,8 @@ import pytest
 import implicitsolve as ims
 from implicitsolve import NonlinearStop, Problem, Substitution, root
 from implicitsolve.monitor import silent
+from implicitsolve.nonlinear._solve import solve_root
 from implicitsolve.nonlinear._state import Scheduler
-from implicitsolve.solve import solve_root
 from implicitsolve.status import Status
 from tests.adapters.layers import ADAPTERS, make
 from tests.helpers.compare import host

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.namespace import is_array, library
+from implicitsolve._record import Counts, NewtonStep
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba import _newton_lanes
 from implicitsolve.backends.numba._blas import usable
@@ -20,7 +21,7 @@ from implicitsolve.linearize._difference_steps import floor_length, relative_len
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.problem import Problem
-from implicitsolve.result import Counts, NewtonStep, NonlinearResult
+from implicitsolve.result import NonlinearResult
 from implicitsolve.solve import root
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop

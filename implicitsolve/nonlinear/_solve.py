@@ -1,0 +1,197 @@
+"""One solve of a problem by a method with checked settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+
+from implicitsolve._arrays.host import keep_heap
+from implicitsolve._arrays.namespace import as_inexact
+from implicitsolve._record import Tally
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.errors import WrongDerivativesError
+from implicitsolve.linearize._evaluator import FEW, CoarseResidualError, Evaluator
+from implicitsolve.linearize._jacobian import Scales, jacobian_of
+from implicitsolve.monitor import Monitor, mapped
+from implicitsolve.nonlinear._fixed_point import Halved
+from implicitsolve.nonlinear._logarithmic import Logarithmic
+from implicitsolve.nonlinear._state import (
+    CONVERGED,
+    NonlinearMethod,
+    Scheduler,
+    Solution,
+    SolveContext,
+    SolveMemory,
+    memory_of,
+)
+from implicitsolve.problem import Problem, in_state, problem_in_state, with_derivatives
+from implicitsolve.result import NonlinearResult, error_per_system, per_system, status_per_system
+from implicitsolve.status import Status
+from implicitsolve.stopping import NonlinearStop
+
+ASIDE = 1e-3  # of x, by which a point is moved where F is to have generic digits
+
+
+def solve_root(
+    problem: Problem,
+    x0: Any,
+    solver: NonlinearMethod,
+    stop: NonlinearStop,
+    monitor: Monitor,
+    scheduler: Scheduler | None = None,
+    previous: NonlinearResult | None = None,
+    tally: Tally | None = None,
+) -> NonlinearResult:
+    """`root` with checked settings; without a scheduler all systems iterate at once."""
+    x0 = as_inexact(x0, "x0")
+    problem = with_derivatives(problem, x0)
+    state: Any = np.geterr()
+    if state["under"] != "ignore" or not {"ignore", "warn"}.issuperset(state.values()):  # those of F are the caller's
+        problem, monitor = problem_in_state(state, problem), in_state(state, monitor)
+        stop = replace(stop, norm=in_state(state, stop.norm)) if callable(stop.norm) else stop
+        with np.errstate(all="ignore"):
+            return solve_root(problem, x0, solver, stop, monitor, scheduler, previous, tally)
+    rest = solver, stop, monitor, scheduler, previous, tally
+    try:
+        result = _solve(problem, x0, *rest)
+    except WrongDerivativesError as error:
+        problem = problem.derivatives.refuse(str(error))
+        result = _solve(problem, x0, *rest)
+    return result if result.problem is problem else replace(result, problem=problem)
+
+
+def _solve(
+    problem: Problem,
+    x0: Array,
+    solver: NonlinearMethod,
+    stop: NonlinearStop,
+    monitor: Monitor,
+    scheduler: Scheduler | None,
+    previous: NonlinearResult | None,
+    tally: Tally | None,
+) -> NonlinearResult:
+    tally = Tally(stop.max_evaluations, stop.max_seconds) if tally is None else tally
+    whole, trace, scales = problem, problem.derivatives, None
+    tally.residuals += 0 if trace is None else trace.evaluations
+    _check(problem, solver, scheduler)
+    if isinstance(problem.x_scale, str) and problem.x_scale == "log":
+        bounds = (0.0, np.inf) if problem.bounds is None else problem.bounds
+        whole = problem = replace(problem, x_scale=None, bounds=bounds)
+        solver = Logarithmic(method=solver)
+    if problem.x_scale is not None or problem.f_scale is not None:
+        scales = Scales.of(problem, x0, tally)
+        problem, x0, monitor = scales.problem, scales.start(x0), scales.monitor(monitor)
+    tally.charge()
+    known = SolveMemory() if previous is None else memory_of("root", problem, x0, previous)
+    if trace is not None and known.assembler is None:
+        known = replace(known, assembler=trace.assembler)
+    memory = SolveMemory(declared=problem.structure, keeps=previous is not None)
+    few = FEW if scheduler is None or scheduler.capacity is None else 1.0
+    evaluator = Evaluator(problem, x0, solver.rdiff, few=few)
+    evaluator.tally = tally
+    is_plain = scales is None and problem.linearize is None  # and so may be called in float32
+    evaluator.reports_coarse = scheduler is None and is_plain and type(x0) is np.ndarray
+    keep_heap(x0)
+    context = SolveContext(evaluator, stop, monitor, scheduler, previous=known, memory=memory)
+    solution = _solution(solver, context, x0)
+    if solution is None:
+        return _in_single(problem, x0, solver, stop, monitor, previous, tally)
+    result = _result(solution, evaluator, memory, whole)
+    result = result if scales is None else scales.expanded(result)
+    if trace is not None:
+        trace.assembler = memory.assembler or trace.assembler
+        if not np.all(result.success):
+            trace.confirm(result.x)
+    return result
+
+
+def _check(problem: Problem, solver: NonlinearMethod, scheduler: Scheduler | None) -> None:
+    """Raise where a problem declares what the method, or a caller who schedules systems, cannot have."""
+    if problem.bounds is not None and not solver.keeps_bounds:
+        raise ValueError(f'root: {type(solver).__name__} cannot keep `bounds`: take NewtonKrylov() or method="auto"')
+    if scheduler is not None and any(isinstance(scale, str) for scale in (problem.x_scale, problem.f_scale)):
+        raise ValueError('`x_scale` and `f_scale` must be numbers here, the same from every start, got "auto"')
+
+
+def _solution(solver: NonlinearMethod, context: SolveContext, x0: Array) -> Solution | None:
+    """Where the method leads from x0; None where F computes in float32, though x is of float64."""
+    evaluator = context.evaluator
+    start = Solution.at(evaluator.flatten(x0))
+    if 0 in x0.shape:  # no unknowns, or no systems
+        return replace(start, status=start.status + Status.CONVERGED, first_norm=start.norm, target=start.norm)
+    if evaluator.problem.halves is not None and solver.eliminates and Halved.suits(context):
+        solver = Halved(method=solver)
+    if type(solver) is Logarithmic and not Logarithmic.suits(context, start.x):
+        raise ValueError('root: x_scale="log" needs a positive x0 of NumPy, and no lower bounds but 0')
+    try:
+        solution = solver.solve(context, start)
+    except CoarseResidualError:
+        return None
+    may_be_coarse = evaluator.reports_coarse and evaluator.tally.ended is None
+    return None if may_be_coarse and _has_failed_in_single(evaluator, solution) else solution
+
+
+def _has_failed_in_single(evaluator: Evaluator, solution: Solution) -> bool:
+    """Whether a system has failed near a root, where F computes in float32: one evaluation tells."""
+    failed = solution.status != CONVERGED
+    if not np.count_nonzero(failed) or solution.x.dtype != np.float64:
+        return False
+    failed &= solution.norm <= ASIDE * solution.first_norm
+    if not failed.any() or not _is_of_single(solution.F[failed]):
+        return False
+    with np.errstate(all="ignore"):
+        F: HostArray = evaluator.residual(evaluator.moved(solution.x, ASIDE * solution.x))[failed]
+        return _is_of_single(F) and bool((F.astype(np.float16) != F).any())
+
+
+def _is_of_single(F: HostArray) -> bool:
+    with np.errstate(all="ignore"):
+        return bool((F.astype(np.float32) == F).all())
+
+
+def _in_single(
+    problem: Problem,
+    x0: Any,
+    solver: NonlinearMethod,
+    stop: NonlinearStop,
+    monitor: Monitor,
+    previous: NonlinearResult | None,
+    tally: Tally,
+) -> NonlinearResult:
+    """Solve in float32, the precision of F, where differences are as long; x and F are returned in that of x0."""
+
+    def in_double(x: Array, F: Array) -> tuple[HostArray, HostArray]:
+        return np.asarray(x, dtype=np.float64), np.asarray(F, dtype=np.float64)
+
+    if problem.derivatives is not None:  # those of float64
+        problem = replace(problem, jvp=None, jvps=None, vjp=None, derivatives=None)
+    known = None if previous is None else replace(previous, x=previous.x.astype(np.float32))
+    watch = mapped(monitor, in_double)
+    result = solve_root(problem, x0.astype(np.float32), solver, stop, watch, previous=known, tally=tally)
+    x, F = in_double(result.x, result.fun)
+    return replace(result, x=x, fun=F)
+
+
+def _result(solution: Solution, evaluator: Evaluator, memory: SolveMemory, problem: Problem) -> NonlinearResult:
+    batch_shape = evaluator.batch_shape
+    return NonlinearResult(
+        x=cast("HostArray", evaluator.unflatten(solution.x)),  # or an array of another library
+        fun=cast("HostArray", evaluator.unflatten(solution.F)),
+        status=status_per_system(solution.status, batch_shape),
+        residual_norm=per_system(solution.norm, batch_shape),
+        initial_norm=per_system(solution.first_norm, batch_shape),
+        target=per_system(solution.target, batch_shape),
+        error=error_per_system(solution.error, batch_shape),
+        iterations=per_system(solution.iterations, batch_shape),
+        krylov_iterations=per_system(solution.krylov_iterations, batch_shape),
+        counts=evaluator.tally.counts(),
+        steps=tuple(solution.steps),
+        retries=tuple(solution.retries),
+        detection=memory.detection,
+        problem=problem,
+        _memory=memory,
+        _jacobian=partial(jacobian_of, problem, memory.detection),
+    )
