@@ -28,7 +28,7 @@ from implicitsolve.nonlinear import (
     SparseNewton,
     Substitution,
 )
-from implicitsolve.nonlinear._fixed_point import Halved, expanded_stages
+from implicitsolve.nonlinear._halved import Halved, expanded_stages
 from implicitsolve.nonlinear._plan import Plan
 from implicitsolve.nonlinear._solve import solve_root
 from implicitsolve.nonlinear._state import (

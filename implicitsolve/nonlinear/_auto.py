@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -14,19 +14,19 @@ from implicitsolve._typing import Array, Indices
 from implicitsolve.direct import BlockLU
 from implicitsolve.globalize import Backtracking
 from implicitsolve.linearize._detect import SMALLEST_GRAPH
-from implicitsolve.nonlinear._anderson import Anderson, BriefAnderson
+from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._blocks import IndependentBlocks
 from implicitsolve.nonlinear._causal import Substitution
 from implicitsolve.nonlinear._dense_newton import DenseNewton
-from implicitsolve.nonlinear._fixed_point import Halved
+from implicitsolve.nonlinear._halved import Halved
 from implicitsolve.nonlinear._homotopy import Homotopy
 from implicitsolve.nonlinear._logarithmic import Logarithmic
 from implicitsolve.nonlinear._mixed_precision import MixedPrecision
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
-from implicitsolve.nonlinear._plan import ANY, SPARSE, PlannedMethod, Stage, after
+from implicitsolve.nonlinear._plan import ANY, SPARSE, End, PlannedMethod, Stage, after
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
-from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext
+from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext, Standing
 from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.problem import LARGEST_BLOCK, favors_direct
 
@@ -125,7 +125,14 @@ def _for_fixed_points(context: SolveContext, x0: Array) -> Sequence[Stage]:
 
 
 def _brief(steps: float) -> list[Stage]:
-    return [] if steps <= AT_ONCE else _stages(BriefAnderson(most_steps=steps))
+    """Anderson's method, left after its first step if that predicts more than so many further ones."""
+
+    def test(context: SolveContext) -> Callable[[Standing], bool]:
+        first = iter([True])
+        return lambda standing: next(first, False) and standing.ahead > steps
+
+    until = End(f"its first step predicts more than {steps:.0f} further ones", test)
+    return [] if steps <= AT_ONCE else [Stage(method=Anderson(), until=until)]
 
 
 def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:

@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy.linalg import lapack
 
 from implicitsolve._arrays.host import clear, empty_vectors, from_host, gather, scatter, to_host, zero_vectors
 from implicitsolve._arrays.namespace import array_namespace, is_complex
@@ -16,7 +15,27 @@ from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.linearize._evaluator import FEW
 
 FIRST_COLUMNS = 16  # room at first; it doubles as it fills
+RENEWALS = np.asarray([8, 32, 128])  # ages at which M is built anew, and counted from when a system goes back
+ROUNDING = 100  # units of roundoff below which a pivot of the small problem is noise
+LARGEST = 2**27  # numbers that the memory of all systems may take: 1 GiB in float64
+IDLE, FALLEN, PREDICTED = 5, 0.9, 0.5  # steps in which ||F|| must fall so far, if mixtures predict that each halves it
 PLAIN = 10  # binary orders of magnitude from 1 within which ||F|| needs no scaling before it is squared
+
+
+def room(method: Any, shape: tuple[int, ...], unit: float) -> tuple[int, float]:
+    """Most differences that are kept of systems of that shape (b, N), and the least square of a new direction."""
+    within = max(FIRST_COLUMNS, LARGEST // max(1, 2 * math.prod(shape)))
+    return min(method.memory, shape[-1], within), max(method.regularization, ROUNDING * unit)
+
+
+def has_fallen(norms: Any, mark: Any) -> Any:
+    """Whether ||F|| has fallen since the mark was set."""
+    return norms < FALLEN * mark
+
+
+def is_misled(idle: Any, promised: Any) -> Any:
+    """Whether ||F|| has not fallen in so many steps, though the mixtures promised it; `promised` is their sum."""
+    return (idle >= IDLE) & (promised < PREDICTED * idle)
 
 
 class History:
@@ -204,55 +223,6 @@ def _extended(old: Array, used: Indices, systems: int) -> Array:
         room[: old.shape[0], to, :] = old[:, column, :]
     room[old.shape[0] :, : used.size, :] = 0.0
     return room
-
-
-class OneHistory:
-    """`History` of one system of real NumPy numbers, in vectors."""
-
-    def __init__(self, F: HostArray, norm: float, memory: int, least: float) -> None:
-        self.memory, self.least, self.seen = memory, least, 0
-        self.order: list[int] = []  # places of the columns, newest first
-        self.dF, self.dg = np.empty((2, min(memory, FIRST_COLUMNS), F.size), dtype=F.dtype)
-        self.gram, self.onto_F = np.zeros((memory, memory)), np.zeros(memory)
-        exponent = max(math.frexp(norm)[1], -1000)  # of a number whose reciprocal is one
-        self.scale = math.ldexp(1.0, -exponent) if norm > 0 and abs(exponent) > PLAIN else 1.0
-
-    def clear(self) -> None:
-        self.seen, self.order = 0, []
-
-    def append(self, dF: HostArray, dg: HostArray, F: HostArray) -> None:
-        """Append the last differences and the newer F."""
-        if self.scale != 1:
-            dF, F = self.scale * dF, self.scale * F
-        j, m = self.seen % self.memory, min(self.seen + 1, self.memory)
-        if j == len(self.dF):
-            room = np.empty((2, min(self.memory, 2 * j), F.size), dtype=F.dtype)
-            room[0, :j], room[1, :j] = self.dF, self.dg
-            self.dF, self.dg = room
-        self.dF[j], self.dg[j], self.seen = dF, dg, self.seen + 1
-        self.order = [j, *(i for i in self.order if i != j)]
-        onto_F = (self.dF[:m] @ F).astype(float)
-        row = onto_F - self.onto_F[:m]
-        row[j] = dF.dot(dF)
-        self.gram[j, :m] = self.gram[:m, j] = row
-        self.onto_F[:m] = onto_F
-
-    def mixture(self, norm: float) -> tuple[HostArray, float]:
-        """The combination of dg that belongs to the one of dF nearest to F, which has this norm, and what is left."""
-        weights = np.zeros(min(self.seen, self.memory), dtype=self.dg.dtype)
-        while self.order:  # each time with one less
-            order = np.asarray(self.order)
-            right, A = self.onto_F[order], self.gram[order[:, None], order]
-            scale = np.sqrt(A.diagonal())
-            L, failed = lapack.dpotrf(A / (scale[:, None] * scale), lower=1)
-            sound = L.diagonal()[: failed - 1 if failed else order.size] ** 2 > self.least
-            if sound.size == order.size and sound.all():
-                z = lapack.dpotrs(L, right / scale, lower=1)[0] / scale
-                weights[order] = z
-                rest = 1.0 - z.dot(right) / (self.scale * norm) ** 2
-                return weights @ self.dg[: weights.size], math.sqrt(max(rest, 0.0))
-            del self.order[sound.size if sound.all() else int(sound.argmin())]
-        return np.zeros_like(self.dg[0]), 1.0
 
 
 def newest_first(gram: HostArray, right: HostArray, held: HostArray, least: float) -> tuple[HostArray, HostArray]:

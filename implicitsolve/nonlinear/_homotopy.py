@@ -12,7 +12,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.krylov._arnoldi import Arnoldi, Cycle
 from implicitsolve.nonlinear._convergence import ITERATION_LIMIT, STAGNATED
-from implicitsolve.nonlinear._loop import Certified
+from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import FixedPointMethod, LoopState, Solution, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import bordered
@@ -113,7 +113,7 @@ class _PathState(LoopState):
     charged: HostArray  # evaluations at the start, to which each point near it brings the charge back
 
 
-class _HomotopyLoop(Certified[_PathState]):
+class _HomotopyLoop(IterationLoop[_PathState]):
     """Predictions along the path, and corrections back to it."""
 
     STEPS = PATIENCE = 2000  # ||F|| may grow on the way

@@ -16,7 +16,7 @@ from implicitsolve.globalize._rules import NEW_BEST, PATIENCE, has_diverged, has
 from implicitsolve.kernels._norms import Norms
 from implicitsolve.linearize._evaluator import Evaluator, NewSystems
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._accuracy import LIMITED, BatchProgress, is_below_range
+from implicitsolve.nonlinear._accuracy import BatchProgress, is_below_range
 from implicitsolve.nonlinear._budget import Budget
 from implicitsolve.nonlinear._certificate import certify
 from implicitsolve.nonlinear._convergence import (
@@ -29,7 +29,7 @@ from implicitsolve.nonlinear._convergence import (
     STATIONARY_ON_BOUND,
     BatchConvergence,
 )
-from implicitsolve.nonlinear._state import LoopState, Scheduler, Solution, SolveContext, SolveMemory
+from implicitsolve.nonlinear._state import LoopState, Scheduler, Solution, SolveContext, SolveMemory, Standing
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import closed_up
 from implicitsolve.status import Status
@@ -259,8 +259,7 @@ class IterationLoop(BatchConvergence, Generic[State]):
 
     def _is_good(self, norms: HostArray, is_last: HostArray) -> bool:
         """Whether a step has halved every ||F||: then few rules have anything to decide."""
-        is_open = self.leave is None and not is_last.any()
-        return is_open and bool(has_halved(norms, self.state.norms).all())
+        return not is_last.any() and bool(has_halved(norms, self.state.norms).all())
 
     def _take_good_step(self, measured: Norms, norms: HostArray) -> None:
         """Accept such a step, given F, the step, x and ||F||: what `_accept` and `_update_status` do, in few calls."""
@@ -286,7 +285,7 @@ class IterationLoop(BatchConvergence, Generic[State]):
         step before it was shortened at bounds.
         """
         state, status = self.state, self.state.status
-        status[is_last | (self.leave is not None and self.leave(state))] = ITERATION_LIMIT
+        status[is_last] = ITERATION_LIMIT
         status[accepted & has_stopped] = STAGNATED
         with np.errstate(over="ignore"):
             status[has_diverged(state.norms, state.start_norms)] = DIVERGED
@@ -303,8 +302,12 @@ class IterationLoop(BatchConvergence, Generic[State]):
         return self.evaluator.take(rows, self.state.x), gather(self.state.x, rows), gather(self.state.F, rows)
 
     def _note_progress(self, details: dict[str, HostArray]) -> None:
-        """End systems without progress: after `patience` steps, or where nothing is left of their budget."""
+        """End systems that are to be left, and those without progress: after `patience` steps, or a spent budget."""
         state = self.state
+        if self.leave is not None:
+            norms = state.start_norms, state.norms, state.measure, state.target
+            if self.leave(Standing.of(*norms, details["step_length"])):
+                state.status[state.status == RUNNING] = ITERATION_LIMIT
         is_progress = self._follow(state.best, state.measure)
         if state.norms is not state.measure:
             is_progress |= self._follow(state.least, state.norms)
@@ -412,14 +415,3 @@ class IterationLoop(BatchConvergence, Generic[State]):
             answer = self.monitor(step, self.whole.unflatten(x), self.whole.unflatten(F))
             if ends_solve(answer):
                 self.whole.tally.ended = Status.STOPPED_BY_MONITOR
-
-
-class Certified(IterationLoop[State]):
-    """Steps without the entries of J."""
-
-    def run(self) -> Solution:
-        """Iterate until every system has ended; do not believe products alone where a dense J is cheap."""
-        rows, solution = self.whole.rows if not self.is_retry else self.state.rows.copy(), super().run()
-        if self.stop.judges_x and self.truth is None and isinstance(solution.x, np.ndarray):
-            certify(self.whole, solution, rows, max(LIMITED, self.xtol))
-        return solution

@@ -1,4 +1,4 @@
-"""One system in vectors and plain numbers: the iteration of `IterationLoop`, and the steps of `KrylovLoop`.
+"""One system in vectors and plain numbers: the iteration of `IterationLoop`.
 
 On a few hundred unknowns a call of NumPy takes as long as F does, whatever the array. So rules are written in Python's
 numbers.
@@ -7,8 +7,6 @@ numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,23 +15,12 @@ from implicitsolve._arrays.namespace import eps, numpy_namespace, safe_range, sm
 from implicitsolve._record import LimitReached, NewtonStep
 from implicitsolve._typing import HostArray
 from implicitsolve.globalize._line_search import (
-    Backtracking,
     Correction,
     SearchResult,
     SearchStart,
 )
-from implicitsolve.globalize._rules import (
-    armijo_ratio,
-    forcing_term,
-    has_diverged,
-    has_halved,
-    has_search_failed,
-    is_still,
-    tighten,
-)
 from implicitsolve.kernels._lapack import IAMAX
 from implicitsolve.kernels._norms import Norms, norm2
-from implicitsolve.linearize._difference_product import difference_product_of_one
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._accuracy import FALLEN, LIMITED, MODEL, NEAR, Lengths, Progress
 from implicitsolve.nonlinear._broyden import DOT
@@ -42,19 +29,15 @@ from implicitsolve.nonlinear._certificate import certify
 from implicitsolve.nonlinear._convergence import (
     AT_INFINITY,
     CONVERGED,
-    DIVERGED,
     ITERATION_LIMIT,
-    LINE_SEARCH_FAILED,
     NONFINITE,
     RUNNING,
-    SINGULAR,
     STAGNATED,
     UNMOVED,
     OneConvergence,
 )
-from implicitsolve.nonlinear._direction import LARGEST_ETA, LEAST_KRYLOV, OneRecyclingGMRES
-from implicitsolve.nonlinear._loop import WHOLE, IterationLoop
-from implicitsolve.nonlinear._state import Solution, SolveContext
+from implicitsolve.nonlinear._loop import IterationLoop
+from implicitsolve.nonlinear._state import Solution, SolveContext, Standing
 from implicitsolve.status import Status
 
 NO_STEP, FACTORED, REUSED = np.zeros(1), np.ones(1, dtype=bool), np.zeros(1, dtype=bool)  # what traces note of steps
@@ -80,7 +63,7 @@ class OneSystem(OneConvergence):
         self.stop, self.monitor, self.memory = stop, context.monitor, context.memory
         self.unit, self.safe = eps(numpy_namespace, x.dtype), safe_range(numpy_namespace, x.dtype)
         self.judges_x, self.judges_F = stop.judges_x, stop.judges_F or not stop.judges_x
-        self.patience = self.PATIENCE
+        self.patience, self.leave = self.PATIENCE, context.leave
         self.x, self.F = x, self._evaluated(x) if context.first is None else context.first[0]
         self.norm = self.start_norm = self.least = self._norm(self.F)
         self.measure = self._measured(self.F, self.norm)
@@ -106,8 +89,8 @@ class OneSystem(OneConvergence):
 
     @staticmethod
     def suits(context: SolveContext) -> bool:
-        """Whether the solve is of one system without bounds, and no caller schedules or ends it."""
-        is_watched = context.scheduler is not None or context.leave is not None or context.truth is not None
+        """Whether the solve is of one system without bounds, and no caller schedules it."""
+        is_watched = context.scheduler is not None or context.truth is not None
         return context.evaluator.rows.size == 1 and context.evaluator.box is None and not is_watched
 
     def run(self) -> Solution:
@@ -140,7 +123,7 @@ class OneSystem(OneConvergence):
                 raise LimitReached
             self.iteration += 1
             details = self._step()
-            self._note_progress()
+            self._note_progress(details["step_length"])
             self._record(**details)
 
     def _step(self) -> dict[str, Any]:
@@ -157,9 +140,13 @@ class OneSystem(OneConvergence):
         self.measure = self._measured(F, norm)
         self.solution.iterations[0] += 1
 
-    def _note_progress(self) -> None:
-        """End a system without progress, and keep the best of its points; see `IterationLoop`."""
+    def _note_progress(self, length: HostArray) -> None:
+        """End a system that is to be left, or makes no progress, and keep its best point; see `IterationLoop`."""
         measure = float(self.measure[0])
+        if self.leave is not None and self.status == RUNNING:
+            norms = np.asarray([self.start_norm]), np.asarray([self.norm])
+            if self.leave(Standing.of(*norms, self.measure, self.target, length)):
+                self.status = ITERATION_LIMIT
         is_best, is_less = measure < self.NEW_BEST * self.best, self.norm < self.NEW_BEST * self.least
         self.best, self.least = measure if is_best else self.best, self.norm if is_less else self.least
         self.since = 0 if is_best or is_less else self.since + 1
@@ -256,126 +243,3 @@ class OneInvertedSystem(OneSystem):
     def _lengths(self, correction: HostArray, moved: HostArray, step: float, before: float, size: float) -> Lengths:
         """Their lengths, in the units of the unknowns."""
         raise NotImplementedError
-
-
-class OneKrylovSystem(OneSystem):
-    """The steps of `NewtonKrylov` with recycling GMRES, products by `jvp` or differences, and `Backtracking`."""
-
-    def __init__(
-        self, method: Any, linear: OneRecyclingGMRES, context: SolveContext, solution: Solution, *, is_retry: bool
-    ) -> None:
-        super().__init__(context, solution, is_retry=is_retry)
-        self.method, self.linear = method, linear
-        self.eta, self.attempts = float(method.forcing.first(1)[0]), 0
-        self.J: Any = None
-
-    @staticmethod
-    def applies(method: Any, context: SolveContext, x0: Any) -> bool:
-        """Whether it has the steps that these settings and this problem ask for."""
-        problem, is_plain = context.evaluator.problem, type(x0) is np.ndarray and x0.dtype.char in "fd"
-        is_default = method.krylov is None and method.krylov_dtype is None and method.preconditioner is None
-        has_products = problem.linearize is None and problem.jac is None and problem.blocks is None
-        searches = type(method.line_search) is Backtracking
-        return is_plain and is_default and has_products and searches and OneSystem.suits(context)
-
-    def run(self) -> Solution:
-        """Iterate until the system has ended, and leave the Krylov spaces to later solves."""
-        solution = super().run()
-        if self.memory.keeps and self.status == CONVERGED:
-            self.memory.space = self.linear.space
-        return solution
-
-    def _step(self) -> dict[str, Any]:
-        step, rest, linear_status, iterations = self._direction()
-        previous = self.norm
-        linear_residual = rest / previous if previous > 0 else rest
-        traced = {
-            "step_length": NO_STEP,
-            "forcing": np.asarray([self.eta]),
-            "linear_residual": np.asarray([linear_residual]),
-            "krylov_iterations": np.asarray([iterations]),
-            "linear_status": np.asarray([linear_status]),
-        }
-        self.solution.krylov_iterations[0] += iterations
-        found = None
-        if 0 < self._norm(step) < math.inf:  # no function is called elsewhere
-            found = self._searched(step, linear_residual)
-        if self.iteration >= self.last:
-            self.status = ITERATION_LIMIT
-        is_accepted = found is not None and bool(found.accepted[0])
-        if found is not None and is_accepted:
-            traced["step_length"] = found.length
-            self._move(found, step)
-        else:
-            self._note_failure(found, linear_residual, linear_status, iterations)
-        self._choose_eta(previous, linear_residual, is_accepted)
-        return traced
-
-    def _move(self, found: SearchResult, step: HostArray) -> None:
-        """Take over the point of an accepted step."""
-        self.attempts, self.J = 0, None
-        x, norm, previous = found.x[0], float(found.norms[0]), self.norm
-        if found.length[0] != 1:
-            step = x - self.x
-        self._accept(x, found.F[0], norm)
-        if not has_halved(norm, previous) and is_still(self._largest(step), self._largest(x), self.unit):
-            self.status = STAGNATED
-        if has_diverged(norm, self.start_norm):
-            self.status = DIVERGED
-        self._mark_converged(step)
-
-    def _direction(self) -> tuple[HostArray, float, int, int]:
-        """Solve for Newton's step, never more accurately than the stopping rule needs."""
-        evaluator, measure, target = self.evaluator, float(self.measure[0]), float(self.target[0])
-        if not evaluator.has_exact_products:
-            evaluator.length.follow(int(evaluator.rows[0]), self._norm(self.x))
-        if self.J is None:
-            self.J = self._products()
-        self.eta = forcing_term(self.eta, measure, target, LARGEST_ETA)
-        limit = max(LEAST_KRYLOV, self.budget.rest_of_one())
-        solved = self.linear.direction(self.J, self.F, self.norm, self.eta, limit)
-        self.since -= int(self.linear.grew)  # a larger space may solve what this one could not
-        return solved
-
-    def _products(self) -> Callable[[HostArray], HostArray]:
-        """``v -> J(x) v``."""
-        evaluator, x, F = self.evaluator, self.x, self.F
-        if evaluator.has_exact_products:
-            matvec = evaluator.jacobian(x[None], F[None]).matvec
-            return lambda v: matvec(v[None])[0]
-        evaluator.tally.add("linearizations")
-        residual = partial(evaluator.residual_of_one, keep=False)
-        return difference_product_of_one(residual, evaluator.length, int(evaluator.rows[0]), x, F)
-
-    def _searched(self, step: HostArray, linear_residual: float) -> SearchResult:
-        """Try the whole step, and search along it if that is not acceptable."""
-        with np.errstate(all="ignore"):
-            x = self.x + step
-        F = self.evaluator.residual_of_one(x)
-        norm = self._norm(F)
-        if norm <= armijo_ratio(1.0, min(linear_residual, 1.0)) * self.norm:  # NaN is not
-            is_finite = np.ones(1, dtype=bool)
-            return SearchResult(x[None], F[None], np.asarray([norm]), WHOLE, is_finite, is_finite, None)
-        return self._search(step, x, F, norm, linear_residual, self.linear.correction)
-
-    def _note_failure(
-        self, found: SearchResult | None, linear_residual: float, linear_status: int, iterations: int
-    ) -> None:
-        """End a system whose line search, or whose linear solve, has failed for good."""
-        self.attempts += 1
-        if found is None and self.linear.grew:  # GMRES may make no progress before its last vector
-            self.budget.refund(self.evaluator.rows * 0, iterations)
-        elif found is None:
-            failures = {int(Status.BREAKDOWN): SINGULAR, NONFINITE: NONFINITE}
-            self.status = failures.get(linear_status, int(Status.LINEAR_SOLVE_FAILED))
-        elif has_search_failed(self.attempts, linear_residual):
-            self.status = LINE_SEARCH_FAILED if found.finite[0] else NONFINITE
-        self._mark_converged(np.zeros_like(self.x))
-
-    def _choose_eta(self, previous: float, linear_residual: float, is_accepted: bool) -> None:
-        """Eta of the forcing rule; ten times smaller where an accurate direction did not help."""
-        eta = self.eta
-        chosen = self.method.forcing.next(np.asarray([eta]), np.asarray([self.norm]), np.asarray([previous]))
-        self.eta = float(chosen[0])
-        if not is_accepted or (not has_halved(self.norm, previous) and linear_residual <= eta):
-            self.eta = tighten(self.eta, eta, self.unit)

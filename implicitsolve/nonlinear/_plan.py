@@ -14,7 +14,7 @@ from implicitsolve._record import Retry
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import Backtracking
 from implicitsolve.nonlinear._budget import FIRST_SHARE, evaluations_without_progress
-from implicitsolve.nonlinear._state import CONVERGED, LoopState, NonlinearMethod, Solution, SolveContext, is_rounding
+from implicitsolve.nonlinear._state import CONVERGED, NonlinearMethod, Solution, SolveContext, Standing, is_rounding
 from implicitsolve.status import Status, StatusArray
 from implicitsolve.structure import Outcome
 
@@ -35,7 +35,7 @@ class End:
     """What ends a stage before its systems have converged or stagnated, and the status of these then."""
 
     words: str
-    test: Callable[[SolveContext], Callable[[LoopState], bool]]
+    test: Callable[[SolveContext], Callable[[Standing], bool]]
     status: Status = Status.ITERATION_LIMIT
 
 

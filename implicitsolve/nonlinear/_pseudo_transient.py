@@ -17,7 +17,8 @@ from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._block_loop import BlockLoop
 from implicitsolve.nonlinear._block_newton import BlockNewton
-from implicitsolve.nonlinear._newton_krylov import KrylovLoop, NewtonKrylov
+from implicitsolve.nonlinear._krylov_loop import KrylovLoop
+from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._plan import NOT_SPARSE, SPARSE, Stage
 from implicitsolve.nonlinear._sparse_newton import FactoredNewton, SparseNewton
 from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext

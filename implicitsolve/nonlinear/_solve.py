@@ -16,7 +16,7 @@ from implicitsolve.errors import WrongDerivativesError
 from implicitsolve.linearize._evaluator import FEW, CoarseResidualError, Evaluator
 from implicitsolve.linearize._jacobian import Scales, jacobian_of
 from implicitsolve.monitor import Monitor, mapped
-from implicitsolve.nonlinear._fixed_point import Halved
+from implicitsolve.nonlinear._halved import Halved
 from implicitsolve.nonlinear._logarithmic import Logarithmic
 from implicitsolve.nonlinear._state import (
     CONVERGED,

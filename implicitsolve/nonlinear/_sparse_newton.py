@@ -25,7 +25,7 @@ from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._pattern_search import PatternSearch
 from implicitsolve.nonlinear._plan import ANY, CLOSE, LEFT, SPARSE, Condition, End, PlannedMethod, Stage, after, found
 from implicitsolve.nonlinear._sparse_inverse import SparseInverses
-from implicitsolve.nonlinear._state import JacobianAssembler, LoopState, NonlinearMethod, Solution, SolveContext
+from implicitsolve.nonlinear._state import JacobianAssembler, NonlinearMethod, Solution, SolveContext, Standing
 from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.precondition._parts import takes_sparse
 from implicitsolve.precondition._sparse import ILU
@@ -176,23 +176,17 @@ DETECTED = after("a detected pattern has failed", lambda context: getattr(contex
 MENDED = after("it was widened", lambda context: getattr(context.jacobians, "is_mended", False))
 FULL = found("J is full with few large entries", Outcome.FULL)
 NEAR_IDENTITY = found("J is full and near a multiple of I", Outcome.IDENTITY)
-REJECTED = End("a rejected step", lambda context: lambda state: vars(state)["attempts"] > 0, Status.LINE_SEARCH_FAILED)
+REJECTED = End("a rejected step", lambda context: lambda standing: standing.is_rejected, Status.LINE_SEARCH_FAILED)
 
 
-def _overtaken(context: SolveContext) -> Callable[[LoopState], bool]:
+def _overtaken(context: SolveContext) -> Callable[[Standing], bool]:
     """Whether products have cost, or will cost, more than the search by bisection: the ski rental rule."""
     tally, price = context.evaluator.tally, context.memory.detection.likely  # type: ignore[union-attr]
     begin = tally.residuals
 
-    def test(state: LoopState) -> bool:
+    def test(standing: Standing) -> bool:
         spent = tally.residuals - begin
-        if spent < LEAST_RENT * price:
-            return False
-        with np.errstate(all="ignore"):
-            gained = np.log(state.start_norms / state.norms)
-            missing = np.log(state.measure / state.target)
-            slowest = np.where(missing > 0, missing / np.where(gained > 0, gained, 0.0), 0.0).max()
-        return bool(spent * (1.0 + slowest) > MOST_RENT * price)
+        return spent >= LEAST_RENT * price and spent * (1.0 + standing.ahead) > MOST_RENT * price
 
     return test
 
@@ -200,11 +194,11 @@ def _overtaken(context: SolveContext) -> Callable[[LoopState], bool]:
 OVERTAKEN = End("products cost more than the search by halving will", _overtaken)
 
 
-def _products_outweigh(context: SolveContext) -> Callable[[LoopState], bool]:
+def _products_outweigh(context: SolveContext) -> Callable[[Standing], bool]:
     """Whether products have taken as long as the factors of a full matrix."""
     tally = context.evaluator.tally
     begin, most = tally.jvps, context.evaluator.size / PRODUCTS_OF_FACTORS
-    return lambda state: tally.jvps - begin > most
+    return lambda standing: tally.jvps - begin > most
 
 
 DENSE = after("J is a full matrix", lambda context: getattr(context.jacobians, "is_dense", False))

@@ -128,6 +128,24 @@ class Solution:
         return self
 
 
+@dataclass(frozen=True)
+class Standing:
+    """How far an attempt has come, for what may end it early."""
+
+    ahead: float  # what the slowest system has yet to gain over what it has gained, in logarithms of norms
+    is_rejected: bool  # whether the last step of a system was rejected
+
+    @classmethod
+    def of(
+        cls, start: HostArray, norms: HostArray, measure: HostArray, target: HostArray, length: HostArray
+    ) -> Standing:
+        """The same from norms at the start and now, the norm of the stopping rule and its target, and step lengths."""
+        with np.errstate(all="ignore"):
+            gained, missing = np.log(start / norms), np.log(measure / target)
+            ahead = np.where(missing > 0, missing / np.where(gained > 0, gained, 0.0), 0.0)
+        return cls(float(ahead.max()), bool((length == 0).any()))
+
+
 @dataclass
 class SolveMemory:
     """What is known of J after a solve."""
@@ -276,7 +294,7 @@ class SolveContext:
     monitor: Monitor = silent
     scheduler: Scheduler | None = None  # of a solve in which all systems iterate to their own end, there is none
     share: float = 1.0  # of the budget of each system, that may be spent at the end of this attempt
-    leave: Callable[[LoopState], bool] | None = None  # whether all running systems end, with ITERATION_LIMIT
+    leave: Callable[[Standing], bool] | None = None  # whether all running systems end, with ITERATION_LIMIT
     truth: Callable[[Array, Indices], HostArray] | None = None  # norms of the caller's F, where another F is solved
     first: Array | None = None  # F at the start, where it is known
     previous: SolveMemory = field(default_factory=SolveMemory)  # what an earlier solve left; never written
