@@ -1,7 +1,8 @@
 """Check the English of the pages, offline: ``python docs/prose.py``.
 
 All pages and docstrings are checked by proselint's rules, for sentences of more than 40 words, and for phrases that a
-native speaker would not use, or that ascribe wishes and opinions to programs. Code and formulas are not prose.
+native speaker would not use, or that ascribe wishes and opinions to programs. Code and formulas are not prose. A
+docstring names its subject at the beginning.
 """
 
 from __future__ import annotations
@@ -64,6 +65,9 @@ FOREIGN = {
     r"nobody": "no rank, no system, no one",
     r"e\.g\.|i\.e\.": "for example, that is",
 }
+UNNAMED = (
+    r"(?:Return )?the same\b|(?:one of )?th(?:ose|ese)\b|its?\b|their\b|of\b|exact ones"  # at a docstring's beginning
+)
 
 
 def prose(page: str) -> str:
@@ -126,6 +130,8 @@ def main() -> None:
     registry = CheckRegistry()
     registry.register_many(__register__)
     found = [f"{name}{line}: {fault}" for name, text in texts() for line, fault in sorted(complaints(text))]
+    found += [f"{name}1: say of what: {begun[0]!r}" for name, text in texts()
+              if name.endswith("line ") and (begun := re.match(UNNAMED, text, re.IGNORECASE))]  # fmt: skip
     if found:
         sys.exit("\n".join(found))
 

@@ -26,7 +26,7 @@ def bratu_line(u: Array, lam: float) -> Array:
 
 
 def bratu_plane(u: Array, lam: float) -> Array:
-    """The same on the unit square."""
+    """Bratu's problem on the unit square."""
     p = np.pad(u, 1)
     neighbors = p[2:, 1:-1] + p[:-2, 1:-1] + p[1:-1, 2:] + p[1:-1, :-2]
     return (neighbors - 4 * u) * (len(u) + 1) ** 2 + lam * np.exp(u)
@@ -53,7 +53,7 @@ class Arch:
         return self.D2 @ (self.D2 @ y) + self.thrust(y) * (self.D2 @ (self.rest + y)) + load
 
     def jac(self, y: Array, load: float) -> Array:
-        """Its derivative: dense, since the thrust depends on all of y."""
+        """The derivative of the forces: dense, since the thrust depends on all of y."""
         bent = self.D2 @ (self.rest + y)
         return self.D2 @ self.D2 + self.thrust(y) * self.D2 + self.h * np.outer(bent, bent)
 

@@ -75,7 +75,7 @@ class Diode:
 
     @cached_property
     def area(self) -> Any:
-        """Of each volume, in cm^2: halved at a side, and once more at a corner."""
+        """The area of each volume, in cm^2: halved at a side, and once more at a corner."""
         sides = [np.where(np.isin(np.arange(size), (0, size - 1)), 0.5, 1.0) for size in self.doping.shape]
         return (1e-4 * self.step) ** 2 * np.outer(*sides)
 

@@ -35,7 +35,7 @@ def equilibrium(T: Any) -> Any:
 
 
 def vapor_pressure(T: float) -> float:
-    """Of ammonia, in bar: Antoine's equation with the constants of NIST."""
+    """The vapor pressure of ammonia, in bar: Antoine's equation with the constants of NIST."""
     return 10 ** (4.86886 - 1113.928 / (T - 10.409))
 
 

@@ -57,7 +57,7 @@ def feed_forward(w: dict[str, Tensor], u: Tensor) -> Tensor:
 
 
 def states(W_H: Tensor, W_I: Tensor, u: Tensor) -> Tensor:
-    """Of a recurrent network, (B, T, k)."""
+    """The states of a recurrent network, (B, T, k)."""
     found = [u.new_zeros(len(u), len(W_H))]
     for t in range(u.shape[1]):
         found.append(torch.tanh(found[-1] @ W_H.T + u[:, t] @ W_I.T))
@@ -134,7 +134,7 @@ class Network:
         return self.solve(weights, self.inputs(seen))[-1]
 
     def gradients(self, weights: Weights, seen: Array, is_on: Array) -> Weights:
-        """Of the mean logistic loss, through the lifted net."""
+        """Gradients of the mean logistic loss, through the lifted net."""
         net, problem, x, logits = self.solve(weights, self.inputs(seen))
         slope = (1.0 / (1.0 + np.exp(-logits)) - is_on) / is_on.size
         if net is None:
@@ -148,12 +148,12 @@ class Network:
         return net.weight_gradients(found["A"], found["B"], dC)
 
     def ordinary_logits(self, weights: Weights, seen: Array) -> Array:
-        """The same by the network itself."""
+        """The logits, by the network itself."""
         w = {name: torch.from_numpy(value) for name, value in weights.items()}
         return self.ordinary(w, torch.from_numpy(self.inputs(seen))).numpy().reshape(seen.shape)
 
     def ordinary_gradients(self, weights: Weights, seen: Array, is_on: Array) -> Weights:
-        """The same through the network itself."""
+        """Gradients of the mean logistic loss, through the network itself."""
         w = {name: torch.from_numpy(value).requires_grad_() for name, value in weights.items()}
         logits = self.ordinary(w, torch.from_numpy(self.inputs(seen))).reshape(is_on.shape)
         torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(is_on.astype(float))).backward()

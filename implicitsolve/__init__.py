@@ -156,7 +156,7 @@ if not TYPE_CHECKING:  # where names that are not public are errors
 
 
 def _hint(name: str) -> str:
-    """What takes the place of a name of SciPy's, or what a misspelled one may stand for."""
+    """The replacement of a name of SciPy's, or the name that a misspelled one resembles."""
     if name in ("fsolve", "root_scalar", "solve", "brentq", "newton", "broyden1", "broyden2", "anderson", "nsolve"):
         return ": implicitsolve.root(F, x0) takes its place"
     if name in ("least_squares", "leastsq", "minimize", "curve_fit"):

@@ -1,4 +1,4 @@
-"""A residual that depends on parameters, and the same with other values of them."""
+"""A residual that depends on parameters, and copies of it with other values."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def reason(error: BaseException) -> str:
 
 
 def ask(question: Callable[[], str]) -> str:
-    """The answer, or why there is none. What a package raises when it is broken can be anything."""
+    """The answer, or why there is none: a broken package may raise any exception."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -71,7 +71,7 @@ def ask(question: Callable[[], str]) -> str:
 
 
 def versions(optional: Sequence[str] | None = None) -> Section:
-    """Of this package, of what it needs and of what it can use."""
+    """Versions of this package, of its dependencies, and of the optional packages."""
     return {
         "implicitsolve": ims.__version__,
         "Python": f"{platform.python_version()} ({platform.python_implementation()})",
@@ -260,7 +260,7 @@ def check_torch() -> None:
 
 
 def check_jax() -> None:
-    """The same, in JAX's default precision."""
+    """d sqrt(a) / da at 4, in JAX's default precision."""
     jax: Any = importlib.import_module("jax")
     bridge: Any = importlib.import_module("implicitsolve.jax")
     gradient = jax.grad(lambda a: bridge.root(lambda x, a: x**2 - a, a, a).x)(4.0)

@@ -77,7 +77,7 @@ class WrongDerivativesError(RuntimeError):
 
 
 def required(module: str, need: str) -> Any:
-    """Import a module of an optional package; `need` says who needs it, and what to do."""
+    """Import a module of an optional package; `need` names what needs it, and the remedy."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -239,7 +239,7 @@ class NonlinearResult(Ending):
         return getattr(self._memory, "plan", None)
 
     def without_memory(self) -> NonlinearResult:
-        """Return the same result without the coloring, factors and spaces that ``root(previous=...)`` starts from."""
+        """Return the result without the coloring, factors and spaces that ``root(previous=...)`` starts from."""
         return replace(self, _memory=None, _jacobian=None)
 
     def summary(self) -> str:

@@ -202,7 +202,7 @@ class NonlinearStop(ChecksKeywords):
         return self.measured(Norms(F), event_shape)
 
     def measured(self, norms: Norms, event_shape: tuple[int, ...]) -> HostArray:
-        """The same of F, the first array of `norms`."""
+        """The norm of F, the first array of `norms`."""
         if callable(self.norm):
             F = norms.arrays[0]
             parts = (array_namespace(F).reshape(copy_array(F[i, ...]), event_shape) for i in range(F.shape[0]))

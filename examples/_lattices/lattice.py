@@ -113,7 +113,7 @@ class Lattice:
         return [math.exp(ahead[arc.source] + self.score(arc) + behind[arc.target] - total) for arc in self.arcs]
 
     def minimum_bayes_risk(self, n: int = 100) -> tuple[tuple[str, ...], float]:
-        """Of the n best word sequences the one with the fewest wrong words to be expected, and that expectation.
+        """The word sequence, of the n best, with the fewest wrong words to be expected, and that expectation.
 
         Wrong words are those inserted, left out or replaced; a sequence's probability is that of its best path among
         the n.

@@ -28,7 +28,7 @@ def save(path: str | os.PathLike[str], parts: Mapping[str, object]) -> None:
 
 
 def load(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
-    """The parts that `save` has written, or a ValueError: the file is no `what`."""
+    """The parts that `save` has written, or a ValueError: the file is not `what`."""
     with Path(path).open("rb") as opened:
         try:
             with np.load(opened, allow_pickle=False) as file:
@@ -53,7 +53,7 @@ def flat(parts: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
 
 
 def nested(file: Mapping[str, HostArray]) -> dict[str, Any]:
-    """The mappings that `flat` has made a file of, with plain numbers and texts."""
+    """The nested mappings of a file that `flat` has made, with plain numbers and strings."""
     found: dict[str, Any] = {}
     for place, value in file.items():
         *outer, name = place.split(".")

@@ -46,7 +46,7 @@ def empty_vectors(like: Array, *axes: int) -> Array:
 
 
 def zero_vectors(like: Array, *axes: int) -> Array:
-    """Return the same, filled with zeros."""
+    """Return an array (*axes, N) of zeros for vectors like those of `like`."""
     return array_namespace(like).zeros((*axes, like.shape[-1]), dtype=like.dtype, device=device(like))
 
 
@@ -89,7 +89,7 @@ def _is_all(indices: Indices, x: Array) -> bool:
 
 
 def merge_rows(where: HostArray, x: ArrayT, y: ArrayT) -> ArrayT:
-    """Return rows of x (b, N) where that holds, and of y elsewhere."""
+    """Return rows of x (b, N) where `mask` is True, and of y elsewhere."""
     if not isinstance(x, np.ndarray):
         return array_namespace(x).where(from_host(where, x)[:, None], x, y)
     rows, other = np.flatnonzero(~where), x.copy()

@@ -42,8 +42,8 @@ def approximate_fixed_point(problem: Problem, rho: int, *, x0: Array | None = No
     Raises
     ------
     TypeError, ValueError
-        If `problem` is no fixed-point problem, `rho` no positive integer, or `x0` no array; or if `x0` is missing and
-        the problem has no initial guess that gives its shape.
+        If `problem` is not a fixed-point problem, `rho` not a positive integer, or `x0` not an array; or if there is
+        no `x0`, and the problem has no initial guess that gives its shape.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""What a layer's mathematics must offer: one position's function of its neighbours, row by row, and its derivatives."""
+"""The mathematics of a layer: one position's function of its neighbours, row by row, and its derivatives."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ class Cell(ByFields, ABC):
 
     @cached_property
     def by_columns(self) -> Array:
-        """The same as they multiply from the right."""
+        """The neighbours' weights, transposed: they multiply from the right."""
         return contiguous(self.Us)
 
     @cached_property
     def merged(self) -> Array:
-        """The same side by side, (k, m k)."""
+        """The neighbours' weights side by side, (k, m k)."""
         return join_sides(self.Us)
 
     def times(self, states: Array, weights: Array) -> Array:
@@ -197,7 +197,7 @@ class Cell(ByFields, ABC):
 
     @abstractmethod
     def at(self, parameters: Mapping[str, Array]) -> Self:
-        """The same function of other parameters."""
+        """The cell with other parameters."""
 
     @abstractmethod
     def states(self, neighbours: Sequence[Array], factors: Array) -> list[Array]:
@@ -236,7 +236,7 @@ class Cell(ByFields, ABC):
         return array_namespace(self.weights).empty(shape, dtype=self.weights.dtype, device=device(self.weights))
 
     def astype(self, dtype: DType) -> Self:
-        """The same in another precision; cached, since a solve needs it at many points."""
+        """The cell in another precision; cached, since a solve needs it at many points."""
         casts: dict[Any, Self] = vars(self).setdefault("_casts", {})
         if dtype not in casts:
             weights = array_namespace(self.weights).astype(self.weights, dtype)

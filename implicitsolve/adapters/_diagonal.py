@@ -277,7 +277,7 @@ class DiagonalCell(AffineCell):
         return partial(kernels.affine_recurrence.select(self.weights, size=self.factor_size), of)
 
     def diagonals(self, factors: Array) -> tuple[Array, ...]:
-        """Exact ones, of every part."""
+        """Diagonals of the derivatives of every part, which are exact."""
         own = [factors[j * (self.parts + 1), ...] for j in range(self.parts)]
         return (array_namespace(factors).concat(own, axis=-1),)
 

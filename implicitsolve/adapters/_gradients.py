@@ -205,13 +205,13 @@ class Boundary:
 
 @dataclass(frozen=True, eq=False)
 class Boundaries:
-    """Those of the sides that the layer has."""
+    """The boundary states of the sides that the layer has."""
 
     sides: tuple[Boundary, ...]
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Of all states."""
+        """Names of all boundary states."""
         return frozenset(name for side in self.sides for name in side.names)
 
     @cached_property
@@ -240,7 +240,7 @@ class Boundaries:
 
 @dataclass(frozen=True, eq=False)
 class Pulled:
-    """What the cotangents w of a transition's results send to everything that these depend on."""
+    """The cotangents of everything that a transition's results depend on, for cotangents w of these."""
 
     transition: Transition
     factors: Array  # of the derivative, zero where there is no position

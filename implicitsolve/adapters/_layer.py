@@ -80,7 +80,7 @@ class Layer(ByFields):
 
     @property
     def rows(self) -> Rows:
-        """The same without the neighbours."""
+        """The layout of the rows, without the neighbours."""
         return self.transition.map.target
 
     @property
@@ -183,7 +183,7 @@ class Layer(ByFields):
         return v, back, lambda: self.order(gradients(), wrt)
 
     def half(self, parity: int, other: Array) -> Array:
-        """One half as a function of the other."""
+        """One half of the positions as a function of the other."""
         return self._half(parity, other).apply(other)
 
     def linearize_half(self, parity: int, other: Array) -> tuple[Array, Any]:
@@ -236,7 +236,7 @@ class Layer(ByFields):
         return self.order(self.gradients(wrt).whole(self.transition, H, -w), wrt)
 
     def order(self, gradients: dict[str, Array], wrt: Collection[str] | None) -> dict[str, Array]:
-        """Those in `wrt`, in the order of the parameters."""
+        """The gradients that `wrt` names, in the order of the parameters."""
         return {name: gradients[name] for name in self.parameters if wrt is None or name in wrt}
 
     # Subsets, and what is known without a solve
@@ -293,6 +293,6 @@ class Layer(ByFields):
 
     @property
     def past(self) -> tuple[tuple[int, ...], dict[int, Array]]:
-        """Of a causal layer, how long ago the states are that positions take, and those before the first position."""
+        """Lags of the states that the positions of a causal layer read, and the states before the first position."""
         lags = tuple(abs(offset) for offset in self.cell.offsets)
         return lags, {self.direction: self.starts(self.direction, max(lags))}

@@ -128,7 +128,7 @@ def lifted_rnn(
     Raises
     ------
     TypeError, ValueError
-        As `lifted_feedforward`; or if `T` is no positive integer.
+        As `lifted_feedforward`; or if `T` is not a positive integer.
 
     Notes
     -----
@@ -218,7 +218,7 @@ def lifted_birnn(
     Raises
     ------
     TypeError, ValueError
-        As `lifted_feedforward`; or if `T` is no positive integer.
+        As `lifted_feedforward`; or if `T` is not a positive integer.
 
     References
     ----------

@@ -253,7 +253,7 @@ def check_matrix(
 
 
 def _check_sparse(caller: str, name: str, value: Any, like: Array, copy: bool) -> Any:
-    """The same of SciPy's matrices: in blocks, or in rows, without duplicates."""
+    """Check a matrix of SciPy's, and bring it to blocks or rows without duplicates."""
     if not isinstance(like, np.ndarray):
         raise TypeError(f"{caller}: `{name}` must not be sparse, since the inputs are no NumPy array")
     if value.dtype != like.dtype:
@@ -293,7 +293,7 @@ def times(A: Matrix, x: Array, *, adjoint: bool = False) -> Array:
 
 
 def _block_times(A: Matrix, x: HostArray, adjoint: bool) -> HostArray:
-    """The same for large blocks, by a batched product and sums of its parts."""
+    """A x, or A^T x, for large blocks, by a batched product and sums of its parts."""
     (r, c), rows, columns = A.blocksize, block_rows(A), A.indices
     if adjoint:
         products, owners, count = np.matmul(_stack_columns(x, r)[rows], A.data), columns, A.shape[1] // c

@@ -153,7 +153,7 @@ class LSTMCell(GatedCell):
 
     @classmethod
     def shapes(cls, d: int, k: int, m: int = 1) -> dict[str, tuple[int, ...]]:
-        """In the order in which they are documented and drawn."""
+        """Shapes of the parameters by name, in the order in which they are documented and drawn."""
         return dict(sorted(super().shapes(d, k).items(), key=lambda item: "ifogpn".index(item[0][1])))
 
     @cached_property
@@ -176,7 +176,7 @@ class LSTMCell(GatedCell):
 
     @cached_property
     def gates_transposed(self) -> Array:
-        """The same as they multiply from the right, (k, 4 k)."""
+        """The gates' weights, transposed, (k, 4 k): they multiply from the right."""
         return join_sides(self.gates)
 
     @cached_property
@@ -235,7 +235,7 @@ class LSTMCell(GatedCell):
         return [hp, hq, hhat, hhat, hhat, hhat]
 
     def diagonals(self, factors: Array) -> tuple[Array, ...]:
-        """With the product of two matrices' diagonals for that of their product."""
+        """Approximate diagonals: the product of two diagonals takes the place of that of two matrices."""
         xp, F = array_namespace(factors), _Factors.of(factors)
         gates = F.slopes * xp.expand_dims(xp.linalg.diagonal(self.gates), axis=1)
         dc_dhhat = gates[0, ...] + gates[1, ...] + gates[3, ...]
@@ -262,5 +262,5 @@ class LSTMCell(GatedCell):
         return xp.reshape(xp.stack(found), (2, -1, 2 * k, 2 * k))
 
     def _shares(self, F: _Factors) -> list[tuple[Array, Array, Array]]:
-        """Of each neighbour its share in the mixture, the slope of the share, and its weights."""
+        """For each neighbour its share in the mixture, the slope of the share, and its weights."""
         return [(F.s, F.slope_p, self.Us[0, ...]), (1.0 - F.s, F.slope_n, self.Us[1, ...])]

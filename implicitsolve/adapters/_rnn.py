@@ -53,7 +53,7 @@ def rnn_parameters(
     Raises
     ------
     TypeError, ValueError
-        As `gru_parameters`; or if `lower` or `upper` is no integer or out of range.
+        As `gru_parameters`; or if `lower` or `upper` is not an integer, or out of range.
 
     References
     ----------
@@ -218,7 +218,7 @@ def elman(
     """Return an Elman network on a batch of sequences as a problem: residual(H) = H - F(H).
 
     The states h_1, ..., h_T of ``h_t = phi(W h_{t-1} + V x_{t-1} + b)`` are the unknowns, h_0 is a boundary state:
-    ``H[..., t-1, :]`` is h_t, and ``inputs[..., t-1, :]`` the input that makes it out of h_{t-1}.
+    ``H[..., t-1, :]`` is h_t, and ``inputs[..., t-1, :]`` the input that leads from h_{t-1} to it.
 
     Parameters
     ----------

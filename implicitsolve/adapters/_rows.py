@@ -51,7 +51,7 @@ class InputWeights(NamedTuple):
         return product(xp.concat(list(cotangents), axis=1), self.W)
 
     def astype(self, dtype: object) -> InputWeights:
-        """The same in another precision."""
+        """The weights in another precision."""
         xp = array_namespace(self.W)
         return InputWeights(xp.astype(self.W, dtype), xp.astype(self.b, dtype))
 

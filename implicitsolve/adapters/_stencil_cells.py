@@ -47,7 +47,7 @@ class GRUCell(GatedCell):
 
     @property
     def factor_count(self) -> int:
-        """Those of the mixture, and 5 of the gates."""
+        """Number of factors: those of the mixture, and 5 of the gates."""
         return self.mixing_count + 5
 
     @cached_property
@@ -81,7 +81,7 @@ class GRUCell(GatedCell):
         return kernel(self.weights)
 
     def whole_for(self, stack: Array) -> Any:
-        """The same, if it takes as many rows as a stack (any, ..., k) has."""
+        """The function as a whole, if it takes as many rows as a stack (any, ..., k) has."""
         whole = self.whole
         return None if whole is None or math.prod(stack.shape[1:-1]) > whole.most_rows else whole
 
@@ -190,14 +190,14 @@ class GRUCell(GatedCell):
         return factors[0, ...]
 
     def _shares(self, factors: Array) -> list[tuple[Array, Array]]:
-        """Of each neighbour s_j, and dhhat/da_j."""
+        """For each neighbour s_j and dhhat/da_j."""
         m = len(self.offsets)
         shares = [factors[j, ...] for j in range(m - 1)]
         last: Any = 1.0 - sum(shares[1:], shares[0]) if shares else array_namespace(factors).ones_like(factors[0, ...])
         return list(zip([*shares, last], (factors[m - 1 + j, ...] for j in range(m))))
 
     def diagonals(self, factors: Array) -> tuple[Array, ...]:
-        """With the product of two matrices' diagonals for that of their product."""
+        """Approximate diagonals: the product of two diagonals takes the place of that of two matrices."""
         if self.whole is not None:
             return self.whole.diagonals(factors)
         keep, r, slope_z, slope_r, slope_candidate = (self.split(factors)[1][i, ...] for i in range(5))
@@ -234,7 +234,7 @@ class GRUCell(GatedCell):
 
 
 class StencilGRUCell(GRUCell):
-    """The same under the parameters' names of a GRU on a stencil: those of the switch are stacks."""
+    """The GRU under the parameters' names of `stencil_gru`: those of the switch are stacks."""
 
     name = "stencil_gru"
     suffixes = ("s", "z", "r", "")
@@ -328,7 +328,7 @@ class RNNCell(Cell):
         return [sum(others, first)]
 
     def recurrence(self, of: str) -> Run | None:
-        """One of these, with the network's own states for neighbours; "step" and "residual" only on a device."""
+        """The function of a sweep over the network's own states; "step" and "residual" only on a device."""
         if of in ("step", "residual") and not is_cupy_array(self.weights):
             return None
         if of == "residual" and self.size > FEW:
@@ -339,7 +339,7 @@ class RNNCell(Cell):
         return partial(self.rnn.run, of if of in ("push", "pull") else self.activation, weights)
 
     def diagonals(self, factors: Array) -> tuple[Array, ...]:
-        """Exact ones."""
+        """Diagonals of the derivatives, which are exact."""
         diagonals = array_namespace(factors).linalg.diagonal(self.weights)
         return tuple(factors[0, ...] * diagonals[j, :] for j in range(len(self.offsets)))
 

@@ -32,7 +32,7 @@ class Map(ByFields):
     is_single: bool  # whether states are (T, size), without an axis for the batch
 
     def shape(self, rows: Rows) -> tuple[int, ...]:
-        """Of the states of one of the two layouts."""
+        """Shape of the states of one of the two layouts."""
         return (rows.blocks, self.size) if self.is_single else (rows.systems, rows.blocks, self.size)
 
     @cached_property

@@ -132,7 +132,7 @@ def project_well_posed(A: Matrix, kappa: float = 0.95) -> Any:
     Raises
     ------
     TypeError, ValueError
-        If `A` is no finite matrix of these types, or `kappa` not between 0 and 1.
+        If `A` is not a finite matrix of these types, or `kappa` not between 0 and 1.
 
     Notes
     -----

@@ -72,16 +72,16 @@ class Branch(Representation):
         Leading eigenvalues of J, by falling real part.
     status : Status
         CONVERGED: the parameter has reached an end of its interval, an event has ended the branch, or it is closed.
-        ITERATION_LIMIT: there are `max_points`. EVALUATION_LIMIT, STOPPED_BY_MONITOR: ended at the caller's request.
-        STAGNATED: no step, however short, leads on. NONFINITE, SINGULAR, and others: there is no first point.
+        ITERATION_LIMIT: it has `max_points` points. EVALUATION_LIMIT, STOPPED_BY_MONITOR: as the caller requested.
+        STAGNATED: no step succeeds, however short. NONFINITE, SINGULAR, and others: no first point was found.
     message : str
-        The same in words, and what to try.
+        The status in words, and what to try.
     counts : Counts
         Calls of the user's functions.
     parameter : str
         Its name.
     state : mapping of str to ndarray
-        What `continuation` needs to go on; empty where that is impossible.
+        What `continuation` needs to resume the branch; empty where that is impossible.
     """
 
     lam: HostArray
@@ -187,7 +187,7 @@ class Branch(Representation):
         return ax
 
     def save(self, path: str | Path) -> None:
-        """Write the branch to a file (npz), whole or not at all, from which `load` makes the same."""
+        """Write the branch to a file (npz), whole or not at all, which `load` reads."""
         files.save(path, {"format": FORMAT, **vars(self)})
 
     @staticmethod
@@ -197,7 +197,7 @@ class Branch(Representation):
         Raises
         ------
         ValueError
-            If the file is none, damaged, or of another version.
+            If the file was not written by `save`, is damaged, or is of another version.
         """
         parts = files.load(path, "file of Branch.save")
         if parts.pop("format", None) != FORMAT:

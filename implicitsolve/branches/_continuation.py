@@ -77,19 +77,19 @@ def continuation(
         First and longest step in arc length, in which ``|stop - start|`` and the largest root mean square of x so far
         are 1. Defaults 0.05 and 0.2; in between, steps follow corrections and curvature.
     max_points : int, optional
-        Most points, those of `previous` not counted. Default 200.
+        Largest number of points, those of `previous` not counted. Default 200.
     max_evaluations : int, optional
         Limit of residuals and products with J together. Default: none.
     atol : float, optional
         Points satisfy ``max|F(x, lam)| <= atol``. Default 0 for ``sqrt(eps) max|dF/dlam| |stop - start|``, with the
         derivative at the first two points, or ``64 eps max(|J| |x|)``, the size of rounding errors, if that is more.
     branch_points : bool, optional
-        Whether branch points are sought. Default True; without an assembled J it takes two linear solves a point.
+        Whether branch points are sought. Default True; without an assembled J it takes two linear solves per point.
     eigenvalues : int, optional
         How many leading eigenvalues of J are computed at each point, and Hopf points located. Default 0. They are those
         of the linearization of x' = F(x, lam): negative real parts are stable. Needs an assembled J.
     shift : complex, optional
-        With more than 300 unknowns: the eigenvalues nearest to this number are computed, by a factorization a point.
+        With more than 300 unknowns: the eigenvalues nearest to this number are computed, by a factorization per point.
         Default 0. Near a Hopf point it should be about i times the frequency.
     events : mapping of str to callable, optional
         ``g(x, lam)`` returns a real number; points at which it changes sign are located. If the function has an
@@ -117,7 +117,7 @@ def continuation(
     folds, and Broyden's updates; by Newton's method with new factors, where these converge slowly. Then J is assembled
     and factored, which gives the tangent. The assembly takes one call of `jac`, or a residual for each color of the
     declared or detected sparsity, or of all columns up to 128 unknowns; two or three residuals for the corrections and
-    one for dF/dlam come to that. Without any of these all linear systems are solved by GMRES without a preconditioner.
+    one for dF/dlam are added. Without any of these all linear systems are solved by GMRES without a preconditioner.
 
     The next step is longer, by 2 at most, if the first correction was below 5 % of the step, the tangent turned by less
     than 0.25, and at most three corrections were needed. A step that turns by more than 37 degrees, or whose
@@ -265,9 +265,9 @@ def further_solutions(
     x0 : array_like
         Start of every search; real numbers. Computed in float64.
     known : iterable of array_like, optional
-        Solutions that are known, in the shape of x0. Default: none.
+        Known solutions, in the shape of x0. Default: none.
     count : int, optional
-        Most solutions that are sought. Default 10.
+        Largest number of solutions to seek. Default 10.
     max_iterations : int, optional
         Newton steps of one search. Default 50.
     stop : NonlinearStop, optional
@@ -283,7 +283,7 @@ def further_solutions(
     -----
     Newton's method is applied to M(x) F(x) with M(x) the product of 1 + 1 / ||x - r||^2 over the known solutions r, in
     units of the root mean square of x [1]_: it cannot converge to them again. The step has the direction of the one for
-    F, and another length, or sign: there is no other matrix to factor. J is assembled as by `continuation`.
+    F, and another length or sign, so that no other matrix is factored. J is assembled as by `continuation`.
 
     References
     ----------

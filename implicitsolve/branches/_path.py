@@ -46,7 +46,7 @@ class Point:
 
 @dataclass
 class Corrected:
-    """How a correction went: `point` is None where it failed."""
+    """Outcome of a correction: `point` is None where it failed."""
 
     point: Point | None = None
     first: float = 0.0  # length of the first correction
@@ -225,7 +225,7 @@ class Path:
 
 
 def _slope(point: Point) -> float:
-    """Of the parameter along the branch: zero at a fold."""
+    """Slope of the parameter along the branch: zero at a fold."""
     return float(point.tangent[-1])
 
 

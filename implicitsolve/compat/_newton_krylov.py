@@ -93,7 +93,7 @@ def newton_krylov(
         SciPy's. "gmres", "fgmres", "bicgstab" are the library's own; other names in `scipy.sparse.linalg`, and
         functions with that interface, are called on NumPy arrays.
     inner_maxiter : int, optional
-        Most iterations of the linear method in a step. For "lgmres" the space begins with thrice as many, and grows.
+        Largest number of linear iterations in a step. For "lgmres" the space begins with three times as many.
     inner_M : LinearOperator, array, sparse matrix, factors or callable, optional
         Preconditioner: approximates the inverse of the Jacobian, as that of `NewtonKrylov`: ``splu(A)``, a hierarchy of
         pyamg, a function ``r -> z`` (or, with a `structure`, settings such as `BlockLU()`). ``setup(x, F, residual)``

@@ -162,7 +162,7 @@ def push_forward(
     Raises
     ------
     TypeError
-        If the problem has no `parameter_jvp`, or `tangents` is no mapping.
+        If the problem has no `parameter_jvp`, or `tangents` is not a mapping.
     ValueError
         If `tangents` names an unknown parameter.
 

@@ -51,7 +51,7 @@ def jacobian_penalty(
     problem : Problem
         With residual x - G(x) (`fixed_point`), products with J^H, and `parameter_vjp` if it has parameters.
     result : NonlinearResult or array_like
-        Where: what `root` returned, or a state.
+        The point: what `root` returned, or a state.
     samples : int, optional
         Random vectors of Hutchinson's estimate [2]_. Default 1, which suits stochastic training; the relative error
         falls as their square root.
@@ -66,7 +66,7 @@ def jacobian_penalty(
     Raises
     ------
     TypeError
-        If `problem` is no fixed-point problem or lacks products with J^H, or `rng` is no generator.
+        If `problem` is not a fixed-point problem or lacks products with J^H, or `rng` is not a generator.
     ValueError
         If `samples` is less than 1.
 

@@ -40,7 +40,7 @@ class Pattern(NamedTuple):
 
     @property
     def entries(self) -> int:
-        """Their number."""
+        """Number of entries."""
         band = self.structure
         if isinstance(band, Sparse):
             return band.nnz + self.full_rows.size * self.unknowns
@@ -154,7 +154,7 @@ def scroll(name: str, content: str) -> str:
 
 
 def details(summary: str, content: str) -> str:
-    """What is shown when asked for."""
+    """A part of the page that is closed until it is clicked."""
     return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 

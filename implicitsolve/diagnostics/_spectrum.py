@@ -111,11 +111,11 @@ def spectrum(
 
     Notes
     -----
-    Values at the rim of the spectrum come first. If the space is exhausted before N vectors, it continues with another
+    Values at the edge of the spectrum come first. If the space is exhausted before N vectors, it continues with another
     random one, so that multiple eigenvalues are found as often as they occur.
 
     `root` solves problems with `halves` for every second block alone, and the values there are the squares of these:
-    ask for ``spectrum(even_odd(problem), ...)``.
+    call ``spectrum(even_odd(problem), ...)``.
 
     References
     ----------

@@ -150,7 +150,7 @@ class BlockLU(BlockSettings):
         return self._eliminate(blocks, lower, upper, sizes, overwrite)
 
     def for_one(self, size: int) -> BlockLU:
-        """These settings for a system of NumPy numbers without batch axes, whose matrix has `size` entries."""
+        """The settings for a system of NumPy numbers without batch axes, whose matrix has `size` entries."""
         return replace(self, backend="lapack") if self.backend == "auto" and 0 < size < WORTH_COMPILING else self
 
     def _eliminate(self, blocks: Array, lower: int, upper: int, sizes: dict[str, Any], overwrite: bool) -> Factors:

@@ -1,4 +1,4 @@
-"""Sparse LU of CuPy arrays by cuDSS, through nvmath-python: one analysis of a pattern serves all its matrices."""
+"""Sparse LU of CuPy arrays by cuDSS, through nvmath-python: a pattern is analyzed once for all its matrices."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class _Factors:
         return last * self.unscaled(first * b, trans)
 
     def unscaled(self, b: Array, trans: str = "N") -> Array:
-        """The same for R A C."""
+        """Solve with R A C."""
         xp = array_namespace(b)
         if trans == "H" and self.is_complex:
             return xp.conj(self._solver(True).solve(xp.conj(b)))

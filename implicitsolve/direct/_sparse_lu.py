@@ -91,7 +91,7 @@ class SparsePlan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the factors are likely to hold, where a library does not tell."""
+        """Bytes that the factors are likely to hold, where a library does not report them."""
         return int(BYTES_PER_ENTRY * self.fill.entries)
 
     @cached_property
@@ -260,7 +260,7 @@ def _by_library(plan: SparsePlan, data: HostArray) -> Engine | None:
 
 
 def _accurate(plan: SparsePlan, data: HostArray, engine: Engine) -> Engine | None:
-    """These factors, refined where that is needed; None where it does not help."""
+    """The factors, refined where that is needed; None where it does not help."""
     A = SparseMatrix(data, plan.structure)
     return next((each for each in (engine, Refined(engine, A)) if _is_accurate(A, each)), None)
 

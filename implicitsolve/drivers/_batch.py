@@ -125,7 +125,7 @@ def solve_batch(
     TypeError
         If an argument is not usable, or cannot be pickled for processes: before anything is sent.
     ValueError
-        If the problem is no batch, or has no `take`.
+        If the problem is not a batch, or has no `take`.
     RuntimeError
         If processes cannot start; or if no chunk was solved, so that the shape of the states is unknown.
 

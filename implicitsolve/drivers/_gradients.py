@@ -108,9 +108,9 @@ def stream_gradients(
     wrt : collection of str, optional
         Names of the parameters whose gradients are requested. Default: all.
     failed : {"leave out", "count"}, optional
-        What becomes of systems whose forward or adjoint solve failed. Default "leave out": the gradient at a point
-        that is no solution is not that of the loss. With "count" they are in the sums, as in `pull_back`, unless x is
-        not finite.
+        Treatment of systems whose forward or adjoint solve failed. Default "leave out": the gradient at a point
+        that is not a solution is not that of the loss. With "count" they are in the sums, as in `pull_back`, unless x
+        is not finite.
     adjoint_monitor : callable, optional
         Called with every step of Anderson's method on the adjoint systems.
 

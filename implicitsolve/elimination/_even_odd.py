@@ -41,7 +41,7 @@ def even_odd(problem: Problem) -> Problem:
     Raises
     ------
     TypeError
-        If `problem` is no Problem.
+        If `problem` is not a Problem.
     ValueError
         If it has no `halves`.
 
@@ -216,7 +216,7 @@ class EvenOdd:
 
     @property
     def _own(self) -> Any:
-        """These systems among those of `latest`."""
+        """The places of some systems among those of `latest`."""
         return ... if self.systems is None else self.systems
 
     def merge_whole(self, e: Array) -> tuple[Array, bool]:

@@ -81,8 +81,8 @@ class EisenstatWalker(Forcing):
 
     Notes
     -----
-    Safeguards: eta does not fall below ``gamma eta_previous^alpha`` while that exceeds 0.1, and the solver never asks
-    for a linear residual smaller than half of what its stopping rule needs.
+    Safeguards: eta does not fall below ``gamma eta_previous^alpha`` while that exceeds 0.1, and no linear
+    residual is required to be smaller than half of what the stopping rule of the solve needs.
 
     References
     ----------
@@ -132,7 +132,7 @@ class SearchResult:
     measured: Norms | None = None  # of F, the whole step and x, where the whole step has led to x in every system
 
     def take(self, rows: Indices) -> SearchResult:
-        """The same of some systems, without J."""
+        """The result of some systems, without J."""
         x, F = gather(self.x, rows), gather(self.F, rows)
         return SearchResult(x, F, self.norms[rows], self.length[rows], self.accepted[rows], self.finite[rows], None)
 
@@ -274,7 +274,7 @@ class Backtracking(LineSearch):
         return found.restored(start.x, start.F, start.norms)
 
     def cautious(self) -> Backtracking:
-        """Return the same with less growth of ||F||."""
+        """Return the search with a smaller `growth_limit`."""
         return replace(self, growth_limit=MOST_GROWTH)
 
     def _accepts(

@@ -2,7 +2,7 @@
 
 Each is written once, for Python's numbers, of a single system; for NumPy arrays, with a number for each system of a
 batch; and, where it is arithmetic and comparisons alone, for machine numbers and SIMD lanes that Numba compiles. A
-comparison with NaN is false, so that rules ask for what is good.
+comparison with NaN is false, so that each rule tests for the good case.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def largest_ratio(is_fresh: Any) -> Any:
 
 
 def slowest_rate(cost: int) -> float:
-    """Mean rate of ||F|| per step at which a stale J still pays, where assembling another takes `cost` products.
+    """Mean rate of ||F|| per step at which a stale J is still worth keeping, where another takes `cost` products.
 
     A new one brings `DIGITS` for cost + 1 evaluations, a step with the stale one takes one evaluation.
     """

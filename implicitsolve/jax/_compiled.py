@@ -46,7 +46,7 @@ class Small(Nonlinear):
         return Newton(self.function, self.settings.stop or NonlinearStop()).solve
 
     def over(self, size: int, axes: tuple[int | None, ...]) -> Small:
-        """The same for a batch of systems, each of which ends alone."""
+        """The solve of a batch of systems, each of which ends alone."""
         found = Small(jax.vmap(self.function, in_axes=(0, *axes)), (size, *self.shape), self.dtype, self.settings)
         vars(found)["attempt"] = jax.vmap(self.attempt, in_axes=(0, *axes))
         return found

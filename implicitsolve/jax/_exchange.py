@@ -1,8 +1,8 @@
 """Solves on the host whose functions are evaluated by JAX: by calls, or in a loop inside a traced program.
 
 A callback must not call JAX, which may wait for the thread that the callback occupies. So a traced solve is a loop in
-the program: it evaluates what the solver asks for, and a callback hands the value to the solver, which waits in a
-thread of its own, and returns with its next request.
+the program: it evaluates what the solver requests, and a callback passes the value to the solver, which waits in a
+separate thread, and returns its next request.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class HostSolve(ABC):
         """Solve on the host."""
 
     def over(self, size: int, axes: tuple[int | None, ...]) -> HostSolve:
-        """The same solve for a batch of so many, where parameters have these batch axes."""
+        """The solve of a batch of `size` systems, where parameters have these batch axes."""
         return type(self)(jax.vmap(self.function, in_axes=(0, *axes)), (size, *self.shape), self.dtype, self.settings)
 
     @property
@@ -189,14 +189,14 @@ class Session:
         threading.Thread(target=self._run, args=(run,), name="implicitsolve.jax", daemon=True).start()
 
     def next_request(self) -> tuple[int, Sequence[Any], Any]:
-        """What the solver asks for next; its exceptions."""
+        """The solver's next request; its exceptions are raised."""
         request = self.requests.get()
         if isinstance(request, BaseException):
             raise request
         return request
 
     def ask(self, kind: int, *vectors: Any) -> HostArray:
-        """Ask and wait."""
+        """Send a request, and wait for the value."""
         if kind == VALUE:
             self.point = None
         elif self.point is not None and np.array_equal(self.point, vectors[0]):

@@ -102,7 +102,7 @@ def root(
     Newton's method with a dense J, whose x is accepted by the same estimate of its error, with a dense solve for each
     tangent or cotangent. Where it does not converge, and for all other systems, the solver runs on the host. Called
     with known arrays it calls the compiled residual; inside a traced program it is a loop with a callback, in which the
-    program evaluates what the solver asks for, so that no callback calls JAX. Arrays on the CPU share their memory with
+    program evaluates what the solver requests, so that no callback calls JAX. Arrays on the CPU share their memory with
     NumPy, those on a CUDA device with CuPy.
 
     Derivatives of any order are by implicit differentiation, exact to the tolerances of the solves: one linear solve at

@@ -96,7 +96,7 @@ class Kernel:
         Works on every array library.
     pays : dict of callables, optional
         ``pays[backend](**case)`` is whether a problem of these sizes is worth that backend, without loading it.
-        Only sizes decide, so that the same problem always takes the same path. Without an entry it always pays.
+        Only sizes decide, so that the same problem always takes the same path. Without an entry every case is.
     module : str, optional
         Where our backends implement it: ``backends/numba/_<module>.py`` and ``backends/cupy/_<module>.py``, imported
         when the kernel is first selected for their arrays; a backend without that file does not implement it. The
@@ -112,9 +112,9 @@ class Kernel:
     Arithmetic is that of IEEE 754, without ``fastmath``: NaN and infinity are kept, and a product and a sum are
     contracted only where a source requests a fused multiply-add.
 
-    ``select(like, **case)`` takes the first backend that is installed, pays and supports the case. The order: backends
-    of other names than the library's, the newest first; for NumPy arrays "numba" and "lapack", for CuPy arrays "cupy",
-    for others those that their library names; then the reference.
+    ``select(like, **case)`` takes the first backend that is installed, supports the case and is worth loading for it.
+    The order: backends of other names than the library's, the newest first; for NumPy arrays "numba" and "lapack", for
+    CuPy arrays "cupy", for others those that their library names; then the reference.
 
     Examples
     --------
@@ -143,7 +143,7 @@ class Kernel:
         """Register what `backend` offers; ``supports(like, **case)`` tests arrays and sizes.
 
         A backend may have any name but "auto" and "reference". With a name that is not the library's it comes before
-        the library's own, and needs `supports`, which is then asked about arrays of every library.
+        the library's own, and needs `supports`, which is then called with arrays of every library.
         """
         if backend in BACKENDS[:2]:
             raise ValueError(f"Kernel.implement: `backend` must be none of {BACKENDS[:2]}, got {backend!r}")

@@ -1,7 +1,7 @@
 """Block LU by LAPACK, one system after the other: as a scalar band (gttrf, gbtrf), or by calls for each block.
 
-Rows change places over the whole band in either case: what asks for no more than interchanges inside the blocks is
-served, too, and faster. Step t of the second factors the panel, the blocks of column t in rows t, ..., t + lower. Only
+Rows change places over the whole band in either case, which includes interchanges inside the blocks, and is
+faster. Step t of the second factors the panel, the blocks of column t in rows t, ..., t + lower. Only
 if a row of another block has moved up, the rows reach further to the right than before.
 """
 

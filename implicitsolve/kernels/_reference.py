@@ -345,5 +345,5 @@ def _map(function: Any, parts: Any) -> Any:
 
 
 def narrow_lu(blocks: Array, growth_limit: float) -> tuple[Indices, None]:
-    """Factor no system: one unknown after the other pays in compiled code only."""
+    """Factor no system: elimination of single unknowns is fast in compiled code only."""
     return np.empty(0, dtype=int), None

@@ -52,7 +52,7 @@ class ScalarTridiagonal:
 
 
 class Chains:
-    """The same for real numbers on NumPy by LAPACK, with all matrices in one chain that has zeros between them.
+    """Factors of real NumPy numbers by LAPACK, with all matrices in one chain that has zeros between them.
 
     Without Numba it takes the solve of one RNN with T = 500 and k = 8 from 32 ms to 14 ms; with many numbers in a row
     the reference is as fast.

@@ -245,7 +245,7 @@ vectors: Kernel = Kernel("vectors", Vectors)
 
 
 def vectors_like(x: Array) -> Any:
-    """The functions for vectors like those of x: `Row` where it serves, which needs no search among backends."""
+    """The functions for vectors like those of x: `Row` for one real NumPy system, without a search among backends."""
     return Row if Row.supports(x) else vectors.select(x, size=x.shape[-1])
 
 
@@ -257,7 +257,7 @@ def room(like: Array, systems: int, columns: int) -> Array:
 
 
 def resize(V: Array, columns: int) -> Array:
-    """The same vectors in an array with room for `columns`."""
+    """The vectors in a new array with room for `columns`."""
     other = room(V, V.shape[0], columns)
     other[:, : V.shape[1], :] = V
     return other

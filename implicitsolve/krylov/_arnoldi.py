@@ -66,7 +66,7 @@ class Hessenberg:
         return self.norm, is_void
 
     def append_one(self, h: HostArray, below: float, size: float) -> HostArray:
-        """The same for one real system, where the column is not negligible; `size` is ||h||."""
+        """Append a column for one real system, where it is not negligible; `size` is ||h||."""
         j, null = self.columns, self.null[0, : self.columns + 1]
         last = float(null.dot(h))
         radius = math.hypot(last, below)

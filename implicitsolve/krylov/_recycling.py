@@ -187,7 +187,7 @@ class RecycledSpace:
             return rest + work.combine(a, self.K)
 
     def around(self, base: Any) -> RecycledSpace:
-        """Return the same for another preconditioner, or none."""
+        """Return the space for another preconditioner, or none."""
         K = self.K
         if (base is None) != (self.base is None):
             scaled = self.C / self._scale[:, :, None]
@@ -195,7 +195,7 @@ class RecycledSpace:
         return RecycledSpace(self.C, K, self.T, self.theta, self.held, base)
 
     def limit(self, held: HostArray) -> RecycledSpace:
-        """Return the same with fewer rows: those of `held`, of each system the newest or none."""
+        """Return the space with fewer rows: those of `held`, of each system the newest or none."""
         rows = np.flatnonzero(held.any(axis=0))
         xp, held = array_namespace(self.C), held[:, rows]
         C, K = (xp.take(x, from_host(rows, x), axis=1) for x in (self.C, self.K))
@@ -211,7 +211,7 @@ class RecycledSpace:
         return RecycledSpace(C, K, self.T[indices], self.theta[indices], self.held[indices], base)
 
     def extend(self, systems: int) -> RecycledSpace:
-        """Return the same with further systems, which have no rows yet."""
+        """Return the space with further systems, which have no rows yet."""
         xp = array_namespace(self.C)
         empty = zero_vectors(self.C, systems, self.C.shape[1])
         C, K = (xp.concat([rows, empty], axis=0) for rows in (self.C, self.K))

@@ -111,7 +111,7 @@ class Probe:
         return np.flatnonzero(self.changed_rows(F))
 
     def changed_rows(self, F: HostArray) -> HostArray:
-        """As a mask."""
+        """Rows of F that have changed, as a mask."""
         return F[0] != self.F[0] if self.systems == 1 else (F != self.F).any(axis=0)
 
     def differ(self, a: HostArray, b: HostArray) -> HostArray:

@@ -202,7 +202,7 @@ def _at_offsets(probe: Probe, entries: Entries, wrong: HostArray) -> tuple[Entri
 
 
 def _outside(probe: Probe, entries: Entries, rows: HostArray) -> HostArray:
-    """Those of some rows, found again, that change with columns in which none of them has an entry."""
+    """The rows, found again, that change with columns in which none of them has an entry."""
     others = np.ones(probe.size, dtype=bool)
     others[entries.columns] = False
     return np.intersect1d(rows, probe.changed(probe.displaced(others)))

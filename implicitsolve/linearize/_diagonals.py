@@ -35,7 +35,7 @@ class DenseError(Exception):
 
 
 class NearIdentityError(DenseError):
-    """It does, but is nearly that of `diagonal` I."""
+    """J is dense, but close to `diagonal` times I."""
 
     def __init__(self, diagonal: float) -> None:
         super().__init__(diagonal)

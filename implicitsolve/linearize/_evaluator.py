@@ -59,7 +59,7 @@ class NewSystems:
 
     @property
     def rows(self) -> Indices:
-        """Their places in the whole batch."""
+        """Places of the new systems in the whole batch."""
         return self.evaluator.rows[-self.x.shape[0] :]
 
     def evaluated(self, x: Array, *, jacobian: bool) -> tuple[Array, LinearOperator | None]:

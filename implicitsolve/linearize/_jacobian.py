@@ -207,7 +207,7 @@ class Scales:
 
     @classmethod
     def with_sizes(cls, problem: Problem, x: HostArray, F: HostArray, like: Array) -> Scales:
-        """These sizes, where x0 is; those of x as powers of two, which round nothing."""
+        """The declared or found sizes at x0; those of x as powers of two, which round nothing."""
         return cls(problem, from_host(np.ldexp(1.0, np.frexp(x)[1] - 1), like), from_host(F, like))
 
     @property

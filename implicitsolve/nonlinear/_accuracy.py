@@ -105,7 +105,7 @@ def next_length(error: Any, step: Any) -> Any:
 
 
 def plain_scales(x: Array, before: Array, reference: Array) -> Array:
-    """The same where J is not at hand: units are those of `reference`."""
+    """Units of the unknowns without J: those of `reference`."""
     xp = array_namespace(x)
     own = xp.maximum(xp.abs(x), xp.abs(before))
     most, largest = (xp.max(v, axis=1, keepdims=True) for v in (reference, own))
@@ -223,7 +223,7 @@ class Progress:
 
 @dataclass
 class BatchProgress(Progress, SystemArrays):
-    """The same of the systems of a batch, in arrays (b,)."""
+    """`Progress` of the systems of a batch, in arrays (b,)."""
 
     where: ClassVar[Any] = staticmethod(np.where)
     larger: ClassVar[Any] = staticmethod(np.maximum)
@@ -231,7 +231,7 @@ class BatchProgress(Progress, SystemArrays):
 
     @classmethod
     def start(cls, sizes: HostArray) -> BatchProgress:
-        """Of systems at their x0, of these sizes."""
+        """The progress of systems at their x0, of these sizes."""
         values = vars(Progress()) | {"size": sizes}
         return cls(*(np.full(sizes.shape, value) for value in values.values()))
 

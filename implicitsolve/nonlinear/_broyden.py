@@ -109,7 +109,7 @@ class BroydenInverse:
         return self.keep(indices, None)
 
     def keep(self, indices: Indices, moves: tuple[Indices, Indices] | None) -> BroydenInverse:
-        """The same if all but a few stay where they are; see `SystemArrays.keep`."""
+        """The updates of fewer systems, all but a few in their places; see `SystemArrays.keep`."""
         found: dict[int, Array] = {}  # after whole steps w is the next s
 
         def taken(x: Array) -> Array:
@@ -127,7 +127,7 @@ class BroydenInverse:
 
 
 class WholeSteps:
-    """The same for one system of real NumPy numbers, (N,), in fewer calls as long as its steps are whole.
+    """Broyden's updates for one system of real NumPy numbers, (N,), in fewer calls as long as its steps are whole.
 
     Each whole step is w of the step before it, over the square of that.
     """

@@ -69,7 +69,7 @@ class Budget:
         return np.where(self.exempt[rows], UNLIMITED, (1 - self.charged[rows]) * self.whole).astype(int)
 
     def rest_of_one(self, share: float = 1.0) -> int:
-        """The same for a single system, of a share of the budget, less what its step has taken so far."""
+        """What a single system may still spend of a share of the budget, less the cost of its present step."""
         if not self.is_limited or self.exempt[0]:
             return UNLIMITED
         rest = (share - float(self.charged[0])) * self.whole
@@ -91,7 +91,7 @@ class Budget:
             self.norms[:, rows] = np.where(is_progress, np.fmin(norms, last), last)
 
     def charge_one(self, measure: float, norm: float, best: float, start: float) -> None:
-        """The same for a single system, given both norms, and what they were at the start at the latest."""
+        """Charge a single system, given both norms, and what they were at the start at the latest."""
         spent = self.tally.charge()
         if not self.is_charged:
             return

@@ -85,7 +85,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         raise NotImplementedError
 
     def _trial(self) -> tuple[Array, Array]:
-        """That step, and where it leads."""
+        """The step, and the point that it leads to."""
         step = self._proposal()
         return step, self.state.x + step
 

@@ -247,7 +247,7 @@ def newest_first(gram: HostArray, right: HostArray, held: HostArray, least: floa
 
 
 def _one_by_one(A: HostArray, z: HostArray, held: HostArray, least: float) -> HostArray:
-    """The same for scaled vectors, of which some are left out."""
+    """Solve for scaled vectors, of which some are left out."""
     size, m = held.shape
     L = np.zeros_like(A)
     pivots = np.ones((size, m))

@@ -241,5 +241,5 @@ class OneInvertedSystem(OneSystem):
         return theta
 
     def _lengths(self, correction: HostArray, moved: HostArray, step: float, before: float, size: float) -> Lengths:
-        """Their lengths, in the units of the unknowns."""
+        """Lengths of both vectors, in the units of the unknowns."""
         raise NotImplementedError

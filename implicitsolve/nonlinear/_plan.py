@@ -40,7 +40,7 @@ class End:
 
 
 def found(words: str, *outcomes: Outcome) -> Condition:
-    """That the search for a sparsity pattern has ended so."""
+    """The condition that the search for a sparsity pattern has ended in one of these ways."""
     return after(words, lambda context: getattr(context.memory.detection, "how", None) in outcomes)
 
 

@@ -208,7 +208,7 @@ class _KrylovLoop(KrylovLoop):
 
 
 def _products(newton: NewtonKrylov, clock: _Clock) -> NewtonKrylov:
-    """These settings for the shifted systems."""
+    """The settings of Newton's method for the shifted systems."""
     own: dict[str, Any] = {"line_search": FINITE, "forcing": ConstantForcing(eta=0.01), "retry": False}
     return _Krylov(**(vars(newton) | own), clock=clock)
 

@@ -82,7 +82,7 @@ class SparseInverses:
 
     @property
     def fill(self) -> FillEstimate:
-        """Of the pattern."""
+        """The estimated fill of the pattern."""
         return self.plan.fill  # type: ignore[union-attr]
 
     def factored(self, J: SparseMatrix) -> Any:

@@ -220,7 +220,7 @@ class FactoredNewton(NonlinearMethod):
         return self.jacobians  # type: ignore[return-value]
 
     def prepared(self, context: SolveContext) -> FactoredNewton:
-        """The same with the assembler, and with factors that begin with those of an earlier solve."""
+        """The method with its assembler, and with factors that begin with those of an earlier solve."""
         factor, known = self.factor, context.previous.inverses
         if isinstance(factor, SparseLU):
             factor = SparseInverses(factor)

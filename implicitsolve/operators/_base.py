@@ -163,7 +163,7 @@ class LinearOperator:
         return self if self._cast is None else self._cast(dtype)
 
     def flat(self) -> LinearOperator:
-        """Return the same operator on arrays (B, N), the form that the solvers use."""
+        """Return the operator on arrays (B, N), the form that the solvers use."""
         size = math.prod(self.batch_shape)
         if len(self.batch_shape) == 1 and len(self.in_shape) == 1 and len(self.out_shape) == 1:
             return self

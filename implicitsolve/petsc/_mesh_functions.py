@@ -68,7 +68,7 @@ class MeshFunctions:
         return self._check(name, lambda: self._functions[name](self.mesh.patch, *arguments))
 
     def _check(self, name: str, function: Callable[[], Any]) -> HostArray:
-        """The same of a function without arguments; its shape is checked."""
+        """Call a function without arguments, and check the shape of its result."""
         expected = self.mesh.state_shape
         with self._ends_all_ranks():
             value = np.asarray(function())

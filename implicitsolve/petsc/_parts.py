@@ -77,7 +77,7 @@ class PETScLU(LinearMethod):
         return inverse("PETScLU", A, mats, "lu", self.options, lambda pc: pc.setFactorSolverType(self.package_for(1)))
 
     def pc_options(self, ranks: int) -> dict[str, Any]:
-        """The same as PETSc's options."""
+        """The settings as PETSc's options."""
         return {"pc_type": "lu", "pc_factor_mat_solver_type": self.package_for(ranks), **self.options}
 
     def package_for(self, ranks: int) -> str:
@@ -162,7 +162,7 @@ class PETScPreconditioner(Preconditioner):
         return inverse(owner, A, matrices(owner, A, self.fields), self.type, self.options)
 
     def pc_options(self, ranks: int) -> dict[str, Any]:
-        """The same as PETSc's options."""
+        """The settings as PETSc's options."""
         self._check_type()
         return {"pc_type": self.type, **self.options}
 

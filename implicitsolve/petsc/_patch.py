@@ -39,7 +39,7 @@ class Patch:
 
     @property
     def own(self) -> tuple[slice, ...]:
-        """Their place in the argument of its functions."""
+        """Place of the rank's own points in the argument of its functions."""
         return tuple(slice(before, before + count) for before, count in zip(self.before, self.own_shape))
 
     @property

@@ -39,7 +39,7 @@ class BatchedInverse:
         self.is_shared: bool = is_shared
 
     def __copy__(self) -> BatchedInverse:
-        """The same for another solve, which may replace parts."""
+        """A copy for another solve, which may replace parts."""
         return BatchedInverse([(rows, copy.copy(inverse)) for rows, inverse in self.parts], is_shared=True)
 
     def matvec(self, F: Array) -> Array:

@@ -161,7 +161,7 @@ def _repeat(
     batch_shape: tuple[int, ...],
     dtype: DType,
 ) -> LinearOperator:
-    """The same; `A` is kept only where it is multiplied by."""
+    """Repeat an inverse; `A` is kept only where it is multiplied by."""
     flat = (math.prod(batch_shape), *in_shape)
 
     def steps(once: Callable[[Array], Array], times: Callable[[Array], Array] | None) -> Callable[[Array], Array]:

@@ -26,15 +26,15 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class BlockTriangular:
-    """What a pattern tells before any evaluation.
+    """What a pattern shows before any evaluation.
 
     Attributes
     ----------
     levels : list of lists of Block
-        Those of a level depend on blocks of the levels before alone; empty where there are more than 64 levels, or
+        The blocks of a level depend only on blocks of earlier levels. Empty where there are more than 64 levels, or
         where J is singular whatever its entries are.
     equations, unknowns : ndarray of int
-        Then too many equations for the unknowns in them, and unknowns that too few equations determine [1]_.
+        Where J is singular: equations that are too many for their unknowns, and unknowns with too few equations [1]_.
 
     References
     ----------

@@ -45,7 +45,7 @@ class Sparse(Representation):
     Notes
     -----
     A pattern may hold more entries than the Jacobian: they cost evaluations and fill. One that misses entries makes
-    Newton's method converge slowly or not at all; it never makes a root out of what is none.
+    Newton's method converge slowly or not at all; it never turns another point into a root.
 
     Examples
     --------
@@ -93,7 +93,7 @@ class Sparse(Representation):
         Raises
         ------
         TypeError, ValueError
-            If the cells are no integers, or a number is out of range.
+            If the cells are not integers, or a number is out of range.
 
         Examples
         --------

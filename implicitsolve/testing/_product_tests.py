@@ -271,7 +271,7 @@ def structure_test(problem: Problem, x: Array, *, rng: np.random.Generator | Non
 
 
 def _worst(checks: list[Check]) -> Check:
-    """Of checks along several directions one that failed, else the one with the largest known mismatch."""
+    """A check that failed, out of those along several directions; else that with the largest known mismatch."""
     return max(checks, key=lambda check: (not check.passed, not np.isnan(check.measured), check.measured))
 
 

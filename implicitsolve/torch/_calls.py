@@ -352,7 +352,7 @@ def leaves(tree: Any) -> Iterator[Tensor]:
 
 
 def replace_tensors(tree: Any, tensors: Iterator[Tensor]) -> Any:
-    """The same tree with other tensors."""
+    """The tree with other tensors."""
     if isinstance(tree, Tensor):
         return next(tensors)
     if isinstance(tree, Mapping):

@@ -108,7 +108,7 @@ class LayerCall(Call):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the states."""
+        """Shape of the states."""
         return tuple(ims.adapters.initial_guess(self.layer_problem, "zeros").shape)
 
     def blank(self, kind: str) -> Tensor:

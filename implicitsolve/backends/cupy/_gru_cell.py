@@ -99,7 +99,7 @@ class GRUCell:
 
 
 def _constants(height, neighbours):
-    """Of the source."""
+    """Constants of the source."""
     return {"ROWS": height, "M": neighbours, "LARGEST_BLOCK": LARGEST_BLOCK}
 
 

@@ -107,5 +107,5 @@ def dense(x: Any) -> Any:
 
 
 def strides(x: Any) -> tuple[int, ...]:
-    """Of all axes, in numbers."""
+    """Strides of all axes, in numbers."""
     return tuple(stride // x.itemsize for stride in x.strides)

@@ -192,7 +192,7 @@ def summed(partial: Any) -> Any:
 
 
 def parts_of(x: Any) -> int:
-    """Of a vector (b, N)."""
+    """Number of parts in which a vector (b, N) is summed."""
     return -(-x.shape[-1] // CHUNK)
 
 

@@ -275,7 +275,7 @@ def _solve(F, pivots, lower, calls, singular, x):
 
 @kernel
 def _solve_transpose(F, pivots, lower, calls, singular, x):
-    """The same for the transposed matrices."""
+    """Overwrite x with the solutions for the transposed matrices; NaN for singular systems."""
     F, pivots, calls, singular, x = view(F), view(pivots), views(calls), view(singular), view(x)
     T, m = F.shape[1:3]
     for b in range(F.shape[0]):

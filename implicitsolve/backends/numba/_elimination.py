@@ -198,7 +198,7 @@ def _largest_above(F, t, lower, k):
 
 @kernel
 def factor_pairs(blocks, F, pivots, reach, singular, growth):
-    """The same for block tridiagonal matrices with k = 2, not over the band: a kernel of its own compiles faster.
+    """Factor block tridiagonal matrices with k = 2, not over the band: a separate kernel compiles faster.
 
     It takes 0.3 to 0.4 of the time of `factor`; a solve by `BlockNewton` 0.8 (T = 20 000) to 0.9 (200 times T = 100).
     """
@@ -322,7 +322,7 @@ def solve(F, pivots, reach, lower, size, singular, x):
 
 @kernel
 def solve_pairs(F, pivots, singular, x):
-    """The same for k = 2 and three blocks in a row of the factors."""
+    """Overwrite x with the solutions, for k = 2 and three blocks in a row of the factors."""
     F, pivots, singular, x = view(F), view(pivots), view(singular), view(x)
     for b in range(x.shape[0]):
         if singular[b] >= 0:

@@ -86,7 +86,7 @@ class Number:
         return precision_of(self.type.element if self.is_vector else self.type)
 
     def constant(self, value, element=None):
-        """The same in each place of a vector like this one; numbers, or integers of type `element`."""
+        """A constant in each place of a vector like this one; numbers, or integers of type `element`."""
         if self.is_vector:
             return ir.Constant(ir.VectorType(element or self.type.element, self.type.count), [value] * self.type.count)
         return ir.Constant(element or self.type, value)
@@ -131,7 +131,7 @@ class Number:
 
 
 def precision_of(element):
-    """Of a type of numbers."""
+    """The constants of a type of numbers."""
     return SINGLE if isinstance(element, ir.FloatType) else DOUBLE
 
 
@@ -147,7 +147,7 @@ def where(condition, x, y):
 
 
 def clamp(x, low, high):
-    """x, or the nearest of the two; no number stays none."""
+    """x, or the nearer of the two bounds; NaN stays NaN."""
     x = where(x > high, high, x)
     return where(x < low, low, x)
 
@@ -158,7 +158,7 @@ def fma(a, b, c):
 
 
 def exp(x):
-    """e^x to 1.1 units in the last place; 0 where it is no normal number, and a finite one where x is too large."""
+    """e^x to 1.1 units in the last place; 0 where it is not a normal number, and finite where x is too large."""
     low, high = x.precision.low, x.precision.high
     rest, power = _split(where(x > high, high, x))
     return where(x < low, 0.0, fma(power, rest, power))

@@ -37,7 +37,7 @@ def supports(like: Array, **sizes: Code) -> bool:
 
 
 def supports_real(like: Array, **sizes: Code) -> bool:
-    """The same for kernels of real numbers."""
+    """Which arrays compiled kernels of real numbers take."""
     return like.dtype.char in "fd" and like.dtype.isnative
 
 

@@ -48,7 +48,7 @@ class Lanes(types.Type):
         return Conversion.safe if isinstance(other, types.Integer | types.Float) else None
 
     def unify(self, typingctx: Any, other: Any) -> Any:
-        """Be what a variable holds that is a number elsewhere."""
+        """The type of a variable that holds lanes on one path and a number on another."""
         return self if isinstance(other, types.Integer | types.Float) else None
 
 

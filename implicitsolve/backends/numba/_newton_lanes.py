@@ -71,7 +71,7 @@ def evaluate_each(call, x, p, F_out, shape, copy):
 
 @kernel
 def evaluate(call, x, p, F_out, norms, shape, work):
-    """The same with the lanes' `call`; `norms` are max|F|, NaN where one number is."""
+    """Evaluate F by the lanes' `call`; `norms` are max|F|, NaN where one number is."""
     x, p, F_out, norms = view(x), view(p), view(F_out), view(norms)
     numbers, given = view(work[1]), view(work[6])
     for first in range(0, x.shape[0], LANES):
@@ -273,7 +273,7 @@ def _finish(outputs, numbers, state, who, ended, code):
 
 @inner
 def _leave(outputs, state, who, left):
-    """Say what the systems in the lanes `left` have cost; they stay as they were."""
+    """Note what the systems in the lanes `left` have cost; they stay as they were."""
     apart()
     for lane in range(LANES):
         if left >> lane & 1:

@@ -141,7 +141,7 @@ def fill(typing_context: Any, view: Any, value: Any) -> Any:
 
 
 def _choice(comparison: str) -> Any:
-    """Of two real numbers, the second where the comparison holds for it and the first.
+    """The second of two real numbers where the comparison of it with the first holds, else the first.
 
     Numba compiles a function for each type that `max` is called with.
     """
