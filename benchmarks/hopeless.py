@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         warnings.simplefilter("ignore")
         parts = [
             "# Systems without roots",
-            "Evaluations until `root` by defaults gives up a system without a root. A step has made progress if it\n"
+            "Evaluations until `root` by defaults ends for a system without a root. A step has made progress if it\n"
             "brings max|F| or ‖F‖, of any system of a batch, below the least of its attempt, or if it ends on the\n"
             "path of a `Homotopy`. The limit is 500 evaluations plus 20 for each such step; a call for all systems\n"
             "of a batch counts once, and so does a step. Written by `python -m benchmarks.hopeless`.",

@@ -64,6 +64,14 @@ FOREIGN = {
     r"(?:steps?|products?|seconds|words?|numbers?) an? (?:step|batch|epoch|word|text|sentence|system)": "per",
     r"nobody": "no rank, no system, no one",
     r"e\.g\.|i\.e\.": "for example, that is",
+    r"(?:asks?|asked) (?:for|of)": "requests, requires",
+    r"wants?|wanted": "requests, requires, is to",
+    r"believes?|believed": "relies on, confirmed",
+    r"tells?|told": "shows, marks, distinguishes",
+    r"gives? up|given up|gave up": "ends, is ended",
+    r"thrice": "three times",
+    r"and its kin|and the like": "and similar functions",
+    r"does not say": "does not record",
 }
 UNNAMED = (
     r"(?:Return )?the same\b|(?:one of )?th(?:ose|ese)\b|its?\b|their\b|of\b|exact ones"  # at a docstring's beginning

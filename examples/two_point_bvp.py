@@ -171,7 +171,7 @@ def compare(bvp: BVP, intervals: int) -> None:
             nodes, y, status = (chosen if "that mesh" in name else x), answer.x, answer.status.name
         else:
             nodes, y = answer.x, answer.y.T
-            status = ("OK", "asks for more nodes", "singular")[answer.status]
+            status = ("OK", "needs more nodes", "singular")[answer.status]
         print(f"  {name:39} {nodes.size:7} {1e3 * seconds:7.1f} ms {bvp.error(nodes, y):10.1e}  {status}", flush=True)
 
 

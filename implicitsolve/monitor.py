@@ -121,7 +121,7 @@ def log_to(logger: logging.Logger, level: int = logging.INFO) -> Monitor:
     Parameters
     ----------
     logger : logging.Logger
-        Where to.
+        Receives the messages.
     level : int, optional
         Level of the messages. Default ``logging.INFO``.
 
@@ -151,7 +151,7 @@ def table(stream: TextIO | None = None) -> Monitor:
     Parameters
     ----------
     stream : text file, optional
-        Where to. Default: standard output.
+        Where the table is written. Default: standard output.
 
     Returns
     -------
@@ -263,8 +263,8 @@ def progress_bar(stream: TextIO | None = None, *, label: str = "solve") -> Progr
     Parameters
     ----------
     stream : text file, optional
-        Where to. Default: standard error. On a terminal and in a notebook the bar is one line, which is overwritten;
-        elsewhere a line for each tenth of the way.
+        Where the bar is written. Default: standard error. On a terminal and in a notebook the bar is one line, which is
+        overwritten; elsewhere a line for each tenth of the way.
     label : str, optional
         What stands before the bar. Default "solve"; the later ones of several solves are numbered.
 

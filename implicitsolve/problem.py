@@ -35,7 +35,7 @@ LARGEST_BLOCK = 64  # the same, of a block that is factorized
 class Problem(ChecksKeywords, Representation):
     """A system F(x) = 0, or a batch of independent ones, by the functions that define it.
 
-    Only `residual` is needed. Every other function saves work or makes a new question answerable.
+    Only `residual` is needed. Every other function saves work, or makes further results available.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class Problem(ChecksKeywords, Representation):
     parameters : mapping of str to Array, array or float, optional
         What the residual depends on in addition to x, by name. F is called as ``F(x, **parameters)`` where it has
         arguments of these names, or as ``F(x, parameters)`` where its second argument has no default; an array or a
-        number is the second argument, and has its name. A function F(x) may read them from around it.
+        number is the second argument, and has its name. A function F(x) may read them from its scope.
     parameter_jvp : callable, optional
         ``parameter_jvp(x, tangents)`` returns (dF/dtheta) dtheta, shaped like x, for a mapping with some of the names.
     parameter_vjp : callable, optional
@@ -98,7 +98,7 @@ class Problem(ChecksKeywords, Representation):
         batch shape is ``(len(indices),)``. With it systems that have finished cost nothing once they are a quarter
         of those evaluated; without it the whole batch is evaluated to the end.
     initial_guess : callable, optional
-        ``initial_guess(kind, rng)`` returns a start; `root` without x0 asks for kind "default".
+        ``initial_guess(kind, rng)`` returns a start; `root` without x0 takes kind "default".
     fixed_point : bool, optional
         Whether the residual is x - G(x), so that G can be iterated. Default False.
     halves : Halves, optional
@@ -107,7 +107,7 @@ class Problem(ChecksKeywords, Representation):
         ``substitute()`` returns the solution of a causal system, found block by block in one sweep.
     astype : callable, optional
         ``astype(dtype)`` returns the problem in another precision, on states of that dtype: while a float64 residual is
-        still large, float32 finds the way as well in half the time.
+        still large, float32 makes as much progress in half the time.
     rejects : exception class or tuple of them, optional
         What `residual` or `linearize` raises outside of its domain, such as ValueError of a property package. A trial
         point at which it does is rejected like one where F is NaN, and the step shortened (all trial points of the
@@ -122,7 +122,7 @@ class Problem(ChecksKeywords, Representation):
     Raises
     ------
     TypeError
-        If something that must be callable is not, or `structure` is no structure.
+        If something that must be callable is not, or `structure` is not a structure.
     ValueError
         If `batch_ndim` is negative, `structure` is an unknown string, or `blocks` is given without a `BlockBanded`.
 

@@ -157,8 +157,8 @@ class NonlinearResult(Ending):
     detection : Detection or None
         The sparsity of J, and how it was found, or why it was not; None where the method looked for none.
     problem : Problem or None
-        What was solved, for `pull_back` and `push_forward`; pickles do not have it. Its `derivatives` say whether a
-        trace was used, or why not.
+        What was solved, for `pull_back` and `push_forward`; pickles do not have it. Its `derivatives` show whether
+        a trace was used, or why not.
 
     Notes
     -----

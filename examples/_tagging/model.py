@@ -61,7 +61,7 @@ class SolverOptions:
     method, adjoint_method : optional
         Of `implicitsolve.root` and of `implicitsolve.pull_back`. Default: what these choose.
     max_steps : int
-        Steps after which a sentence is given up.
+        Steps after which the solve of a sentence ends.
     """
 
     forward: float = 1e-3

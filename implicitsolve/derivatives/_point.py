@@ -126,7 +126,7 @@ class Point:
     def _is_contradicted(self, linear: LinearResult, b: Array, h: Array) -> HostArray:
         """Whether an adjoint is wrong along a direction in which tiny unknowns move as far as others; four evaluations.
 
-        No difference of tiny unknowns tells rounding in those of others from an entry of J.
+        No difference of tiny unknowns distinguishes rounding in those of others from an entry of J.
         """
         evaluator, x, xp = self.evaluator, self.flat, self.evaluator.xp
         size = from_host(norm2(h) / math.sqrt(max(1, x.shape[1])), x)[:, None]

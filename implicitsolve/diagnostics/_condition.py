@@ -52,7 +52,7 @@ def condition(
     problem : Problem or callable
         The system.
     x : array_like or NonlinearResult
-        Where.
+        The point.
     system : int or tuple of int, optional
         Which system, by its index in the batch. Needed where there is a batch.
 

@@ -189,7 +189,7 @@ def _of_nonlinear(result: NonlinearResult, problem: Any) -> Explanation:
 
 
 def _sparsity(result: NonlinearResult) -> list[str]:
-    """The sparsity of J that the solve has used, and what to do where the search gave up."""
+    """The sparsity of J that the solve has used, and what to do where the search found none."""
     found = result.detection
     if found is None:
         return []

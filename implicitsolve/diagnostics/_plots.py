@@ -93,7 +93,7 @@ def plot_spectrum(
     problem : Problem, callable or Spectrum
         What `spectrum` takes, or what it returned: that is drawn as it is, the values of I - J.
     x : array_like or NonlinearResult, optional
-        Where; needed unless `problem` is a Spectrum.
+        The point; needed unless `problem` is a Spectrum.
     ax : matplotlib.axes.Axes, optional
         Where to plot. Default: a new figure.
     **options
@@ -207,7 +207,7 @@ def plot_jacobian(problem: Any, x: Array, *, system: int | tuple[int, ...] | Non
     problem : Problem or callable
         The system. J is assembled by `jacobian`.
     x : array_like or NonlinearResult
-        Where.
+        The point.
     system : int or tuple of int, optional
         Which system, by its index in the batch. Needed where there is a batch.
     ax : matplotlib.axes.Axes, optional

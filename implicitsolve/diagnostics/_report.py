@@ -49,7 +49,7 @@ def report(result: Any, path: str | os.PathLike[str], *, problem: Any = None) ->
     result : NonlinearResult, LinearResult, AdjointResult, TangentResult, OptimizeResult or NoConvergence
         What `explain` takes.
     path : path_like
-        Where to; a file that is there is replaced.
+        The file; an existing one is replaced.
     problem : Problem or callable, optional
         What `root` solved. Then the page has the spectrum of J at x as well, of the system that is farthest from its
         target, and the checks that `explain` makes with a problem.

@@ -91,7 +91,7 @@ def spectrum(
     problem : Problem or callable
         Products with J are those of the problem, or differences.
     x : array_like or NonlinearResult
-        Where.
+        The point.
     vectors : int, optional
         Products, and vectors that are held. Default: 50, or N if that is less; with N of them the values are exact.
     system : int or tuple of int, optional

@@ -22,7 +22,7 @@ from implicitsolve.structure._sparse import Sparse
 
 
 class Plan(Protocol):
-    """What `SparsePlan` knows of a pattern."""
+    """What `SparsePlan` has found about a pattern."""
 
     structure: Sparse
     order: HostArray | None
@@ -113,7 +113,7 @@ class Refined:
 
 
 class SuperLU:
-    """SuperLU, with the order of the first factorization of its kind ever after.
+    """SuperLU, which keeps the order of the first factorization for those that follow.
 
     With pivots on the diagonal fill is that of the pattern, whatever the entries are; with a threshold of 0.1 factors
     of a diffusion with jumps took minutes. Panels of 8 columns, without relaxed supernodes, took 0.7 of the time of the

@@ -320,7 +320,7 @@ class _Legs:
         record.ends = replace(ends, counts=ends.counts + evaluator.tally.counts())
 
     def _compare_norms(self, ends: NonlinearResult, F: Array, first: Array) -> None:
-        """Raise unless today's norm of F, and of F(x0), is that of the file: no name tells what a function does."""
+        """Raise unless today's norm of F, and of F(x0), is that of the file: a name does not identify a function."""
         declared = self.problem.f_scale
         scale = np.ones(F.shape) if declared is None else spread("f_scale", declared, self.shape).reshape(F.shape)
         for kept, value, where in ((ends.residual_norm, F, "x"), (ends.initial_norm, first, "x0")):

@@ -274,7 +274,7 @@ def race(
         As of `root`. All starts of a system have one target, relative to the norm of F at the first of them where it is
         finite: a bad start does not loosen it, and a good one does not tighten it unless it is the first.
     monitor : callable, optional
-        Sees the steps of the batch of S B systems, start by start.
+        Called with the steps of the batch of S B systems, start by start.
     rng : numpy.random.Generator, optional
         For the guess "random".
 

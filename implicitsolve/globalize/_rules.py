@@ -62,7 +62,7 @@ def tighten(chosen: Any, eta: Any, unit: float) -> Any:
 
 
 def has_search_failed(attempts: Any, linear_residual: Any) -> Any:
-    """Whether a point from which no step was accepted is given up, after so many directions."""
+    """Whether a search ends, after so many directions from a point without an accepted step."""
     return (attempts > RETRIES) | (linear_residual <= ACCURATE)
 
 

@@ -22,7 +22,7 @@ MAX_RESTARTS = 20  # runs that did not halve the residual after which a system h
 
 @dataclass(frozen=True, kw_only=True)
 class BiCGSTAB(KrylovMethod):
-    """Stabilized biconjugate gradients: short recurrences, two products an iteration.
+    """Stabilized biconjugate gradients: short recurrences, two products per iteration.
 
     Notes
     -----

@@ -166,7 +166,7 @@ def difference_product(
     F: Array,
     box: Box | None = None,
 ) -> Callable[[Array], Array]:
-    """Return ``v -> J(x) v`` for arrays (b, N), where `F` is F(x): one residual a product.
+    """Return ``v -> J(x) v`` for arrays (b, N), where `F` is F(x): one residual per product.
 
     The first product of a solve may take a few more to find the step, and `length` learns it for the systems `rows`. It
     also notices a residual that computes in float32 for x in float64, whose differences must be as long as float32's.

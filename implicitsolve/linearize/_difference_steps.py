@@ -188,7 +188,7 @@ class Groups:
 
     @staticmethod
     def may_pay(length: int, width: int, k: int) -> bool:
-        """Whether looking for zeros may pay, by the sizes of one system."""
+        """Whether looking for zeros may save time, by the sizes of one system."""
         return k >= LEAST_BLOCK and length >= LEAST_SITES * width * k
 
     def pays(self, cost: int) -> bool:

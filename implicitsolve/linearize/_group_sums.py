@@ -1,4 +1,4 @@
-"""The pattern of any sparse Jacobian of one system, by sums over groups of columns that tell the columns in them."""
+"""The pattern of any sparse Jacobian of one system, by sums over groups of columns, which identify these."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def group_sums(probe: Probe, only: HostArray | None = None) -> tuple[HostArray, 
     """Find the entries of J in all rows, or in some: rows and columns of these, and the rows that could not be decoded.
 
     Columns are grouped at random, several times. For each group F is evaluated where its columns are displaced, and
-    again where each is displaced by a part w_j of that, which tells its place. If a row has only one entry in a group,
+    again where each is displaced by a part w_j of that, which identifies it. If a row has only one entry in a group,
     the ratio of its changes is that column's weight, and names it. The entry is subtracted from the sums of the other
     groups that hold the column, where others then are alone. A row is known when its entries explain all its sums;
     for the others there are more rounds.

@@ -39,7 +39,7 @@ def jacobian(problem: Problem | Residual, x: ArrayArgument) -> BlockBandedMatrix
         The system; a callable is taken as its residual. `blocks`, `linearize`, `jac` or `jvp` are used, in this order;
         with none of them differences.
     x : array_like
-        Where; of shape ``batch_shape + event_shape``.
+        The point, of shape ``batch_shape + event_shape``.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def detect_structure(
         A point, of shape ``batch_shape + event_shape``: its axes show grids and fields. The systems of a batch get one
         structure.
     budget : int, optional
-        Evaluations at most. Default 400.
+        Largest number of evaluations. Default 400.
     bisection : bool, optional
         Whether patterns without diagonals are sought. Default True.
 
@@ -140,7 +140,7 @@ def detect_structure(
     Raises
     ------
     TypeError
-        If `problem` is no Problem and not callable.
+        If `problem` is neither a Problem nor callable.
 
     Notes
     -----

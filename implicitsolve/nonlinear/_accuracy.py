@@ -82,7 +82,7 @@ def scales(units: Array, x: Array, before: Array, reference: Array, xp: Any = np
 
 
 def is_far_from(anchor: HostArray, x: HostArray) -> HostArray:
-    """Where x (b, N) is farther from where J was assembled, but for 0, than J is believed without a measurement."""
+    """Where x (b, N) is so far from where J was assembled, but for 0, that J has to be confirmed by a measurement."""
     size = np.abs(anchor).max(axis=1)
     return (size > 0) & (np.abs(x - anchor).max(axis=1) > MOVED * size)
 

@@ -25,7 +25,7 @@ class Anderson(FixedPointMethod):
     Parameters
     ----------
     memory : int, optional
-        Most earlier steps that are mixed, within 1 GiB; 0 for none, which leaves the iteration itself. Default 60: easy
+        Largest number of earlier steps to mix, within 1 GiB; 0 for none, the plain iteration. Default 60: easy
         problems converge long before, and on hard ones every vector saves residuals.
     damping : float, optional
         Positive factor of the residual in the mixed step (often called beta). Default 1.

@@ -181,7 +181,7 @@ class FartherStart(DenseNewton):
 
     @property
     def label(self) -> str:
-        """What `Retry.method` calls it."""
+        """The name in `Retry.method`."""
         return "DenseNewton from farther on"
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:

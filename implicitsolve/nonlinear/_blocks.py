@@ -157,7 +157,7 @@ def _whole_steps(first: NewtonStep, steps: list[NewtonStep], takes_largest: bool
 
 
 def _has_larger_part(structure: Sparse, most: int) -> bool:
-    """Whether the first unknown is in a part of more than that many, which a few steps through the pattern tell.
+    """Whether the first unknown is in a part of more than that many, as far as a few steps through the pattern show.
 
     False where they do not, or where an entry of the diagonal is missing: equations may then belong to other unknowns.
     """

@@ -55,7 +55,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
     A step after which F is not finite, or larger than `growth_limit` times its smallest norm so far, is rejected: the
     system returns to that point, its history is dropped, and its damping halved, which recovers step by step.
 
-    M is the approximate inverse that J offers, else I. It is rebuilt when the method asks for that, until a step is
+    M is the approximate inverse that J offers, else I. It is rebuilt when the method requires it, until a step is
     rejected: from then on M is I for that system.
     """
 
@@ -228,7 +228,7 @@ class Picard(FixedPointMethod):
     Raises
     ------
     TypeError, ValueError
-        If `damping` is no positive, finite number.
+        If `damping` is not a positive finite number.
 
     Notes
     -----

@@ -36,7 +36,7 @@ class Homotopy(FixedPointMethod):
 
     For a fixed-point problem F(x) = x - G(x) whose G maps some ball or box into itself, as the layers of bounded
     states do, such a path exists from almost every x0 inside, never returns to tau = 0, and leads to a solution [1]_.
-    It may turn back in tau on the way, and is followed by arc length: slow, and sure where Newton's method is not.
+    It may turn back in tau on the way, and is followed by arc length: slow, but reliable where Newton's method fails.
 
     Parameters
     ----------
@@ -51,14 +51,14 @@ class Homotopy(FixedPointMethod):
     -----
     From a point of the path one linear solve, with J bordered by a row and a column, gives its direction; the next
     point is predicted along it, and corrected by Newton's method in the hyperplane across, mostly once or twice: two or
-    three residuals and linear solves a point. The step doubles where one correction was enough, and halves where a
+    three residuals and linear solves per point. The step doubles where one correction was enough, and halves where a
     correction is larger than half the step, does not contract, or the path turns by more than 37 degrees. Rarely a
-    prediction lands on another path, which may be closed: the system ends at its iteration limit. Systems of a batch
-    each go their own way. A system that fails ends at the best of its points.
+    prediction lands on another path, which may be closed: the system ends at its iteration limit. Each system
+    of a batch follows its own path. A system that fails ends at the best of its points.
 
     Where G does not map such a set into itself, and F has no root, the path goes to infinity: no farther from x0 than
-    10 ||F(x0)|| or 10 ||x0||, its points are charged nothing of a system's budget (`NonlinearStop`), and beyond the
-    attempt has spent it. Paths of bounded maps from x0 = 0 stayed within 4 ||F(x0)||.
+    10 ||F(x0)|| or 10 ||x0||, its points are not charged to a system's budget (`NonlinearStop`), and farther away the
+    attempt ends. Paths of bounded maps from x0 = 0 stayed within 4 ||F(x0)||.
 
     Memory per system: the Krylov space and six vectors.
 
@@ -172,7 +172,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         return {"step_length": state.length.copy(), "krylov_iterations": iterations}
 
     def _advance(self) -> HostArray:
-        """Go on from a point on the path, correct another, or go back to a shorter step; return Krylov iterations."""
+        """Continue from a point on the path, correct another, or return to a shorter step; return Krylov iterations."""
         state = self.state
         displacement = state.x - state.anchor
         tau = from_host(state.tau, state.x)[:, None]
@@ -234,7 +234,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         state.tau = np.where(mask, state.tau + last, state.tau)
 
     def _predict(self, moved: HostArray) -> None:
-        """Go along the path from its last point; a step beyond tau = 1 ends there."""
+        """Predict a point along the path from its last one; a step beyond tau = 1 ends there."""
         state = self.state
         with np.errstate(divide="ignore", invalid="ignore"):
             to_end = (1.0 - state.at_tau) / state.slope_tau

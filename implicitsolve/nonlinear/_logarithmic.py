@@ -35,7 +35,7 @@ class Logarithmic(NonlinearMethod):
 
     @property
     def label(self) -> str:
-        """What `Retry.method` calls it."""
+        """The name in `Retry.method`."""
         return f"{label(self.method)} in logarithms"
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""MixedPrecision: a method in float32 as far as that leads, then Newton's in float64."""
+"""MixedPrecision: a method in float32 as long as it makes progress, then Newton's in float64."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class MixedPrecision(FixedPointMethod):
     """A method in float32 until rounding errors dominate, then Newton–Krylov with float32 products and float64 F.
 
     For fixed-point problems in float64 that offer `Problem.astype`. From where the first phase ends, one Newton step
-    whose linear system is solved as accurately as the target asks is nearly always enough; the target, and all norms
-    of the result, are those of float64. Measured on implicit GRUs with k = 200 and 448, against Anderson's method
+    whose linear system is solved as accurately as the target requires is nearly always enough; the target, and all
+    norms of the result, are those of float64. Measured on implicit GRUs with k = 200 and 448, against Anderson's method
     in float64: some more products, most of them in float32, and 0.5 to 0.7 of the time.
     """
 
@@ -46,7 +46,7 @@ class MixedPrecision(FixedPointMethod):
 
     @staticmethod
     def suits(context: SolveContext) -> bool:
-        """Whether a problem offers what is needed, and is large enough for it to pay."""
+        """Whether a problem offers what is needed, and is large enough to gain from it."""
         evaluator, structure = context.evaluator, context.evaluator.problem.block_structure
         is_large = structure is not None and structure.block_size >= LEAST_BLOCK
         is_double = evaluator.dtype == evaluator.xp.float64

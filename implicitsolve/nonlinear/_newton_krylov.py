@@ -36,16 +36,16 @@ class NewtonKrylov:
     Parameters
     ----------
     krylov : GMRES, LGMRES, BiCGSTAB, ... or None, optional
-        The linear method. The default None is GMRES whose space grows when it was too small, preconditioned by what
+        The linear method. The default None is GMRES whose space grows when it was too small, preconditioned by
         vectors recycled from the Krylov spaces of earlier Newton steps [1]_; it needs the fewest products.
     max_krylov : int, optional
         Krylov iterations of one linear solve. With ``krylov=None`` it is where the space begins, and it doubles, to at
         most 400 vectors or the room that the notes describe, whenever that did not suffice. Default 60; with
         ``krylov=None`` so many as have 65,536 entries, from 40 (beyond 1,638 unknowns) to 60.
     recycle : int, optional
-        With ``krylov=None``: most pairs of vectors kept from earlier steps, within 4 MiB or 20 pairs, and a quarter of
-        the room; 0 for none. Default 200.
-        It begins once a solve has taken more than 8 iterations (at once for at most 256 unknowns).
+        With ``krylov=None``: pairs of vectors kept from earlier steps at most, within 4 MiB or 20 pairs, and a quarter
+        of the room; 0 for none. Default 200. It begins once a solve has taken more than 8 iterations (at once for at
+        most 256 unknowns).
     forcing : EisenstatWalker or ConstantForcing, optional
         Accuracy of the linear solves.
     line_search : Backtracking, Dogleg, FullStep or Wolfe, optional
@@ -65,14 +65,14 @@ class NewtonKrylov:
     retry : bool, optional
         Whether a system that stagnates or whose line search fails begins again at x0: in a trust region (`Dogleg`), and
         then, up to 256 unknowns, with a more cautious line search (`LineSearch.cautious`). Default True: it costs only
-        where all was lost.
+        where the first attempt has failed.
 
     Notes
     -----
     Each system has its own Krylov space, forcing term, step length and status; those that have ended leave the arrays.
-    Where a step has not halved ||F|| although its linear system was solved as asked, the next one is solved ten times
-    as accurately. A system has stagnated after 20 steps in which neither the norm of the stopping rule nor ||F||_2 fell
-    to 0.99 of its least value, after 3 such steps that took 200 iterations, and by the rule of
+    Where a step has not halved ||F|| although its linear system was solved to the forcing term, the next is solved ten
+    times as accurately. A system has stagnated after 20 steps in which neither the norm of the stopping rule nor
+    ||F||_2 fell to 0.99 of its least value, after 3 such steps that took 200 iterations, and by the rule of
     `NonlinearStop.max_evaluations`.
 
     Memory: a Krylov vector and a recycled pair take two vectors each, and all of them together 42 million numbers (336

@@ -125,7 +125,7 @@ class OneDenseSystem(OneInvertedSystem):
         return length, step, before, size
 
     def _is_far_from_anchor(self) -> bool:
-        """Whether J was assembled so far from x that it is not believed without a measurement."""
+        """Whether J was assembled so far from x that it has to be confirmed by a measurement."""
         if self.size == 1:
             return False
         size = self._largest(self.anchor)

@@ -186,7 +186,7 @@ class SparseJacobians(JacobianAssembler):
 
     @cached_property
     def assembler(self) -> SparseAssembler:
-        """Made when it is needed: J at the start may come from the detection, and serve to the end."""
+        """Made when it is needed: J at the start may come from the detection, and be enough to the end."""
         self._memory.assembler = assembler = SparseAssembler.of(self._found, self._known)
         return assembler
 

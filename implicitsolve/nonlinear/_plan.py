@@ -102,7 +102,7 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """What `Retry.method` calls it."""
+        """The name in `Retry.method`."""
         return label(self.method)
 
 
@@ -121,7 +121,7 @@ class Plan:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What `Retry.method` calls the stages that take steps."""
+        """The names in `Retry.method` of the stages that take steps."""
         return tuple(stage.name for stage in self.stages if not stage.is_search)
 
     def __str__(self) -> str:

@@ -58,8 +58,8 @@ class Preconditioned(NonlinearMethod):
     Notes
     -----
     Whatever is iterated, `stop` is tested on the problem's own F, and a system has converged when a fresh residual at
-    the returned x satisfies it. A root of the preconditioned system that is none of F ends as STAGNATED. The trace and
-    the monitor show the norms of F; systems that fail end at the best point by that norm, never one worse than x0.
+    the returned x satisfies it. A root of the preconditioned system that is not one of F ends as STAGNATED. The trace
+    and the monitor show the norms of F; systems that fail end at the best point by that norm, never one worse than x0.
 
     Gradients by `pull_back` and `push_forward` are those of the problem: `inner` takes no part in them.
 
@@ -265,7 +265,7 @@ def _swept(inner: NonlinearMethod, sweeps: int, problem: Problem, tally: Tally, 
 def _composed(
     problem: Problem, displacement: Problem, note: Callable[[Array, Array, Indices], Any], rows: Indices
 ) -> Problem:
-    """F(M(y)) = 0, with M(y) = y - displacement(y), for systems `rows`; `note` is told of M(y) and F there."""
+    """F(M(y)) = 0, with M(y) = y - displacement(y), for systems `rows`; `note` is called with M(y) and F there."""
 
     def residual(y: Array) -> Array:
         x = y - array_namespace(y).reshape(displacement.residual(copy_array(y)), y.shape)

@@ -44,11 +44,11 @@ class SparseInverses:
 
     A single system is solved by BiCGSTAB with the assembled J, scaled by its diagonal, until the iterations have cost
     what a factorization is estimated to, beyond what its solves would (a nanosecond for each entry of the factors): so
-    the two never cost more than about twice the better one. Each J is expected to serve as many solves as the last one
-    did; after one that was factored the iterations may cost half. Time steps need a few iterations, and in the cube
+    the two never cost more than about twice the better one. Each J is expected to be used in as many solves as the last
+    one; after one that was factored the iterations may cost half. Time steps need a few iterations, and in the cube
     they take a small part of the time of LU. Where factors would fill too much (`FillEstimate`), GMRES with `AMG` is
-    tried before, if pyamg is installed, and with `ILU`; their preconditioners serve further J as long as iterations do
-    not double. Matrices on a device are factorized at once.
+    tried before, if pyamg is installed, and with `ILU`; their preconditioners are kept for further J as long as
+    iterations do not double. Matrices on a device are factorized at once.
     """
 
     def __init__(self, lu: SparseLU | None = None) -> None:
@@ -190,7 +190,7 @@ def bicgstab(A: Any, b: HostArray, limit: int, eta: float) -> tuple[HostArray | 
     """A^-1 b to ||r|| <= eta ||b|| by BiCGSTAB for one system, and the number of iterations.
 
     None where that needs more than `limit`. Where the residual falls too slowly for that, it begins again at the best
-    iterate, with another shadow residual, if that has a residual of at most `ROUGH`, else it gives up.
+    iterate, with another shadow residual, if that has a residual of at most `ROUGH`, else it ends.
     `krylov.BiCGSTAB` is the one for batches, arrays on devices, and confirmed residuals; this one has a fifth of its
     cost for some thousands of unknowns.
     """

@@ -89,7 +89,7 @@ class SparseNewton(PlannedMethod):
 
     CuPy arrays stay on the device: J is assembled there and factorized by cuDSS, which nvmath-python loads (extras
     ``cudss12``, ``cudss13``); without it a `BackendUnavailable` is raised at once. A pattern is detected only where the
-    problem asks for it (``structure="detect"``), by a search on the host; else `NewtonKrylov` solves the system.
+    problem requests it (``structure="detect"``), by a search on the host; else `NewtonKrylov` solves the system.
 
     Examples
     --------

@@ -26,7 +26,7 @@ def aslinearoperator(A: Any, name: str = "A") -> LinearOperator:
         A `LinearOperator` is returned unchanged. An array has shape ``(..., N, N)``: leading axes are a batch. Sparse
         matrices and operators of SciPy or CuPy (anything with `shape` and `matvec`) are wrapped.
     name : str, optional
-        What messages call it. Default "A".
+        Its name in messages. Default "A".
 
     Returns
     -------
@@ -106,7 +106,7 @@ def as_inverse(M: Any, name: str, in_shape: tuple[int, ...], batch_shape: tuple[
 
 
 def maps_residual(function: Callable[..., Any]) -> bool:
-    """Whether a function is r -> z: it requires one argument, or is compiled and does not say."""
+    """Whether a function is r -> z: it requires one argument, or is compiled without a signature."""
     signature = _signature(function)
     if signature is None:
         return True

@@ -65,7 +65,7 @@ def guarded(
 
 
 class Part(LinearOperator):
-    """Some systems of an operator on arrays (B, N), which are gathered when the first product asks for them."""
+    """Some systems of an operator on arrays (B, N), which are gathered for the first product."""
 
     def __init__(self, whole: LinearOperator, indices: Indices) -> None:
         self.whole: LinearOperator = whole

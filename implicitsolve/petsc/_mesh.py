@@ -109,7 +109,7 @@ class Mesh(MeshPoints):
         Raises
         ------
         TypeError
-            If a function is not callable, or `inverse` is no settings of PETSc's.
+            If a function is not callable, or `inverse` is not one of PETSc's settings.
 
         Notes
         -----

@@ -115,7 +115,7 @@ class PETScPreconditioner(Preconditioner):
         PETSc's options by their names, such as ``{"pc_gamg_threshold": 0.02}``. Default: none. With ``"ksp_type"`` the
         product is an iterative solve, which a fixed Krylov method does not expect unless it is flexible.
     fields : int, optional
-        Unknowns at a point, interleaved, for matrices that do not know: their sparse rows. The blocks of a
+        Unknowns at a point, interleaved, for sparse matrices, which do not hold this number. The blocks of a
         `BlockBandedMatrix`, and the fields of a `Mesh`, are known. Default 1.
 
     Raises

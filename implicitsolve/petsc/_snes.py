@@ -111,7 +111,7 @@ class PETScSNES(NonlinearMethod):
 
 
 class Course:
-    """What PETSc's steps tell of the error of x, and what the stopping rule says of it."""
+    """What PETSc's steps show of the error of x, and whether the stopping rule holds."""
 
     def __init__(self, stop: NonlinearStop, unit: float) -> None:
         self.stop, self.unit = stop, unit

@@ -34,8 +34,8 @@ class ILU(Preconditioner):
         Part of a column's norm below which its entries are dropped, at least 0 and below 1. With less, Krylov methods
         take fewer iterations and the factorization longer, up to minutes. Default 0.01.
     fill : float, optional
-        Most entries of the factors over those of A, at least 1: no other bound limits the time of a factorization.
-        Default 4.
+        Largest number of entries of the factors, over that of A, at least 1: nothing else limits a factorization's
+        time. Default 4.
 
     Raises
     ------
@@ -124,7 +124,7 @@ class AMG(Preconditioner):
     TypeError
         From `build`, if `A` is not sparse or block banded, or complex with "classical" coarsening.
     ValueError
-        If a setting is out of its range, or the unknowns of A are no multiple of `fields`.
+        If a setting is out of its range, or the unknowns of A are not a multiple of `fields`.
 
     Notes
     -----

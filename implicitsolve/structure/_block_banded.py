@@ -64,7 +64,7 @@ class BlockBanded(Representation):
         Raises
         ------
         ValueError
-            If `unknowns` is no multiple of `block_size`, or a circle is too short for its band.
+            If `unknowns` is not a multiple of `block_size`, or a circle is too short for its band.
         """
         length, rest = divmod(unknowns, self.block_size)
         if rest:

@@ -24,7 +24,7 @@ def dot_test(A: Any, *, like: Array | None = None, rng: np.random.Generator | No
     A : LinearOperator, array or sparse matrix
         Operator with adjoint products.
     like : Array, optional
-        Tells library, device and dtype of the vectors. Default: NumPy, of the operator's dtype.
+        Array whose library, device and dtype the vectors take. Default: NumPy, of the operator's dtype.
     rng : numpy.random.Generator, optional
         Source of the vectors. Default: seed 0.
 
@@ -124,7 +124,7 @@ def dense(A: LinearOperator | Any, *, like: Array | None = None) -> Any:
     A : LinearOperator, array or sparse matrix
         Operator without batch axes.
     like : Array, optional
-        Tells library, device and dtype of the vectors. Default: NumPy, of the operator's dtype.
+        Array whose library, device and dtype the vectors take. Default: NumPy, of the operator's dtype.
 
     Returns
     -------

@@ -120,7 +120,7 @@ class Call(ABC):
     # Derivatives
 
     def gradients(self, cotangent: Tensor, x: Tensor, tensors: Tensors, wanted: Sequence[bool]) -> list[Any]:
-        """Gradients for the wanted tensors, None for the others: -(dF/dtheta)^H lam, with J^H lam = cotangent."""
+        """Gradients for the requested tensors, None for the others: -(dF/dtheta)^H lam, with J^H lam = cotangent."""
         if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():  # they are to be transformed
             lam: Any = Root.apply(AdjointCall(self), None, x, cotangent, *tensors)
             found: Tensors = self.pull_parameters(-lam, x, tensors, wanted)
@@ -135,7 +135,7 @@ class Call(ABC):
         return Root.apply(TangentCall(self, given), None, x, *tensors, *(t for t in tangents if t is not None))
 
     def plain_gradients(self, cotangent: Tensor, x: Tensor, tensors: Tensors, wanted: Sequence[bool]) -> Tensors:
-        """The gradients that are wanted, not to be differentiated again."""
+        """The requested gradients, not to be differentiated again."""
         point, parameters = self.at(x, tensors, wanted)
         return point.pull_parameters(-self.adjoint(x, cotangent, tensors, point), parameters)
 
@@ -176,20 +176,20 @@ class Call(ABC):
     # The residual and its derivatives
 
     def at(self, x: Tensor, tensors: Tensors, wanted: Sequence[bool]) -> tuple[Linearization, list[Tensor]]:
-        """The linearization at x, and the wanted tensors as leaves of its graph."""
+        """The linearization at x, and the requested tensors as leaves of its graph."""
         own = [leaf(tensor, needs_grad=is_wanted) for tensor, is_wanted in zip(tensors, wanted, strict=True)]
         point = Linearization(self.caller, lambda x: self.evaluate(x, own), x)
         return point, [tensor for tensor in own if tensor.requires_grad]
 
     def pull_parameters(self, w: Tensor, x: Tensor, tensors: Tensors, wanted: Sequence[bool]) -> tuple[Tensor, ...]:
-        """(dF/dtheta)^H w for the wanted tensors, as a differentiable function of everything."""
+        """(dF/dtheta)^H w for the requested tensors, as a differentiable function of everything."""
         with recording():
             function = self.by(lambda given: self.evaluate(x, given), tensors, wanted)
             return torch.func.vjp(function, *compress(tensors, wanted))[1](w)
 
     @staticmethod
     def by(function: Callable[[Tensors], Tensor], tensors: Tensors, wanted: Sequence[bool]) -> Callable[..., Tensor]:
-        """A function of tensors as one of the wanted ones alone."""
+        """A function of tensors as one of the requested ones alone."""
 
         def of_some(*some: Tensor) -> Tensor:
             given = iter(some)

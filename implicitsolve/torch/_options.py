@@ -36,8 +36,8 @@ class SolveOptions:
     adjoint_stop : LinearStop, optional
         When the adjoint solve has converged. Default: that of `pull_back`, 1e-6 relative (1.2e-5 in float32).
     initial_guess : str, optional
-        Where a forward solve starts that is given no `x0`: "one-step", "zeros", or "default", which is what the layer
-        takes to be best.
+        Where a forward solve starts that is given no `x0`: "one-step", "zeros", or "default", the layer's
+        own choice.
     on_failure : {"warn", "raise", "ignore"}, optional
         What follows when a solve ends without meeting its rule. "warn" (default) is a `ConvergenceWarning`, "raise" an
         `implicitsolve.NoConvergence`.
@@ -74,7 +74,7 @@ class SolveOptions:
             raise ValueError(f"SolveOptions: `on_failure` must be one of {ON_FAILURE}, got {self.on_failure!r}")
 
     def report(self, caller: str, what: str, result: Any) -> None:
-        """Do what `on_failure` asks for where some system of a result did not converge."""
+        """Warn or raise, as `on_failure` requires, where some system of a result did not converge."""
         if self.on_failure == "ignore" or np.all(result.success):
             return
         if self.on_failure == "raise":

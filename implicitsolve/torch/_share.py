@@ -43,7 +43,7 @@ def without_compilation(function: Callable[P, R]) -> Callable[P, R]:
 def one_by_one(function: Callable[..., Sequence[Any]], *given: Any) -> Sequence[Any]:
     """Call a function of tensors for each element of the batches of `is_grads_batched` and ``vectorize=True``.
 
-    These are older than `torch.func.vmap`, and no rule of an autograd function is asked about them.
+    These are older than `torch.func.vmap`, and no rule of an autograd function applies to them.
     """
     test: Any = vars(torch._C)["_functorch"].is_legacy_batchedtensor
     is_batched = [x is not None and test(x) for x in given]
@@ -113,7 +113,7 @@ def on_device(x: torch.Tensor) -> Generator[None]:
 
 
 class _Stream:
-    """A stream of torch, as CuPy asks for it; those of older versions of torch cannot be asked."""
+    """A stream of torch by CuPy's protocol, which streams of older versions of torch do not implement."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
         self.stream = stream

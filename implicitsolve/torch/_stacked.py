@@ -199,7 +199,7 @@ class GRU(_Stacked):
 
     Initially input matrices are normal with variance 1 / d, recurrent ones normal, scaled to a spectral norm of 0.5,
     and biases 0 but bz = 1. At states and inputs of zero each layer's function then contracts, by a factor of at most
-    0.46 (`LSTM`: 0.63). Training may leave that; `result.success` tells which sequences were solved.
+    0.46 (`LSTM`: 0.63). Training may leave that; `result.success` marks the sequences that were solved.
 
     Examples
     --------

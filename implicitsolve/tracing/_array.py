@@ -1,6 +1,6 @@
 """An array that stands for values that depend on the unknowns, in a function written in NumPy.
 
-NumPy hands its functions to it (`__array_ufunc__`, `__array_function__`). Shapes, dtypes, and what is a view of what
+NumPy passes its functions to it (`__array_ufunc__`, `__array_function__`). Shapes, dtypes, and what is a view of what
 come from NumPy itself: each array has a `layout`, an array of NumPy without meaningful numbers, on which the same
 indexing or reshaping is done. A view reads from its parent, and a write goes through to it. An array that no unknown
 has entered yet holds numbers, and NumPy computes with them.
@@ -329,7 +329,7 @@ def _update_at(ufunc: np.ufunc, array: CallersArray, key: Key, *value: Value) ->
 
 
 def _fill(function: CallersArray, args: Arguments, keywords: Keywords) -> CallersArray:
-    """np.zeros_like and its kin: numbers."""
+    """np.zeros_like and similar functions: numbers."""
     like, *rest = args
     rest, keywords = unwrap(rest), unwrap(keywords)
     plain_like = like.layout if isinstance(like, Traced) else like
@@ -342,7 +342,7 @@ def _fill(function: CallersArray, args: Arguments, keywords: Keywords) -> Caller
 
 
 def _view(function: CallersArray, array: Traced, *args: CallersArray, **keywords: CallersArray) -> CallersArray:
-    """What a function gives that NumPy may make a view; its layout tells."""
+    """The result of a function of which NumPy may make a view, as the layout shows."""
     args, keywords = unwrap(args), unwrap(keywords)
     layout = function(array.layout, *args, **keywords)
     is_part = function.__name__ in ("real", "imag") and array.dtype.kind == "c"

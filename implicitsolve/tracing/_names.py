@@ -40,7 +40,7 @@ class Module(types.ModuleType):
 
 
 def _making(name: str) -> Callable[..., CallersArray]:
-    """np.zeros and its kin, whose arrays can be filled with traced values."""
+    """np.zeros and similar functions, whose arrays can be filled with traced values."""
 
     def make(*args: CallersArray, **keywords: CallersArray) -> CallersArray:
         args, keywords = unwrap(args), unwrap(keywords)
@@ -57,7 +57,7 @@ def _making(name: str) -> Callable[..., CallersArray]:
 
 
 def _converting(function: Callable[..., CallersArray], copies: bool) -> Callable[..., CallersArray]:
-    """np.array and its kin, which may get traced values."""
+    """np.array and similar functions, which may get traced values."""
 
     @functools.wraps(function)
     def convert(

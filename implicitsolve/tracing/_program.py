@@ -50,7 +50,7 @@ def _on_host(function: Callable[..., CallersArray]) -> Callable[..., CallersArra
 
 
 class Program:
-    """F(x, parameters) as JAX sees it; all a function is compiled when it is first called."""
+    """F(x, parameters) as a program of JAX; all a function is compiled when it is first called."""
 
     def __init__(self, residual: Residual, x: HostArray, parameters: Mapping[str, HostArray]) -> None:
         with double_precision(), budget(MOST_EQUATIONS):
@@ -145,7 +145,7 @@ def numeric(parameters: Mapping[str, CallersArray] | None) -> dict[str, HostArra
 
 
 def key_of(problem: Problem, x: CallersArray, parameters: Mapping[str, HostArray]) -> object:
-    """What a trace depends on, but for what the comparison sees; None where that cannot be looked up."""
+    """What a trace depends on, but for what the comparison finds; None where that cannot be looked up."""
     function = problem.residual
     form = ""
     if isinstance(function, Parametrized):

@@ -167,7 +167,7 @@ def trace(
     Returns
     -------
     TracedResidual
-        It says whether the function was traced, or why not, at which line.
+        Whether the function was traced, or why not, and at which line.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 # pyright: basic
 """Calls of SciPy's BLAS and LAPACK from compiled loops, and what factors of NumPy systems share.
 
-The addresses of the routines are arguments: compiled code that knew them could not be kept on disk. Everything a
+The addresses of the routines are arguments: compiled code that contains them could not be kept on disk. Everything a
 routine reads is passed by address, also letters and sizes, which therefore lie in small arrays.
 """
 
