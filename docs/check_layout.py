@@ -1,0 +1,47 @@
+"""Check the built pages in Chromium: ``python docs/check_layout.py build/docs``, with playwright.
+
+At the widths of a telephone, a laptop and a large screen no page may scroll sideways; on the larger two, neither code
+nor a table may be cut off.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+WIDTHS = 400, 1400, 1920  # pixels
+HIDDEN = """
+() => {
+  const hidden = (e) => e.scrollWidth - e.clientWidth;
+  const parts = document.querySelectorAll("main div.highlight pre, main div.pst-scrollable-table-container, main table");
+  const shown = (e) => `${e.tagName} ${hidden(e)} px: ${e.textContent.trim().slice(0, 60)}`;
+  return [hidden(document.documentElement), [...parts].filter((e) => hidden(e) > 1).map(shown)];
+}
+"""
+
+
+def faults(folder: Path) -> Iterator[str]:
+    """Yield what does not fit, page by page."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page()
+        for page in sorted(page for page in folder.rglob("*.html") if page.parts[-2] != "_static"):
+            tab.goto(page.resolve().as_uri())
+            for width in WIDTHS:
+                tab.set_viewport_size({"width": width, "height": 900})
+                sideways, parts = tab.evaluate(HIDDEN)
+                for fault in [f"scrolls by {sideways} px"] * (sideways > 0) + parts * (width >= WIDTHS[1]):
+                    yield f"{page.relative_to(folder)} at {width} px: {fault!r}"
+        browser.close()
+
+
+if __name__ == "__main__":
+    if CHROMIUM is None:
+        sys.exit("Chromium is not installed: the layout was not checked")
+    if found := list(faults(Path(sys.argv[1]))):
+        sys.exit("\n".join(found))
