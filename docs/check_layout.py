@@ -18,7 +18,7 @@ WIDTHS = 400, 1400, 1920  # pixels
 HIDDEN = """
 () => {
   const hidden = (e) => e.scrollWidth - e.clientWidth;
-  const parts = document.querySelectorAll("main div.highlight pre, main div.pst-scrollable-table-container, main table");
+  const parts = document.querySelectorAll("main :is(.highlight pre, .pst-scrollable-table-container, table)");
   const shown = (e) => `${e.tagName} ${hidden(e)} px: ${e.textContent.trim().slice(0, 60)}`;
   return [hidden(document.documentElement), [...parts].filter((e) => hidden(e) > 1).map(shown)];
 }

@@ -42,8 +42,8 @@ def linear_solve(
     method : GMRES, LGMRES, BiCGSTAB, ScipyKrylov, BlockLU or CyclicReduction, optional
         The last two, and `petsc.PETScLU`, are direct methods, for a `BlockBandedMatrix` (that of PETSc for sparse
         matrices too): the matrix is factored, and the solution refined, by at most 5 steps, until the stopping rule
-        holds. Default: ``BlockLU()`` for such a matrix, if neither `M` nor `x0` is given, else ``LGMRES()``, whose
-        restarts remember.
+        holds. Default: ``BlockLU()`` for such a matrix, if neither `M` nor `x0` is given, else ``LGMRES()``,
+        which keeps directions across restarts.
     M : LinearOperator, array, sparse matrix, factors or callable, optional
         Approximates the inverse of A: ``splu(A)``, a hierarchy of pyamg and a function ``r -> z`` are taken too. For a
         `BlockBandedMatrix` it may be `BlockLU` or one of `implicitsolve.precondition`, which are built from A. Default:

@@ -86,7 +86,7 @@ class Tally:
         setattr(self, kind, getattr(self, kind) + 1)
 
     def add_residual(self) -> None:
-        """The same for a residual, in less time."""
+        """Add one call of the residual, in less time."""
         if self._is_enforced and self.is_spent():
             raise LimitReached
         self.residuals += 1
@@ -141,16 +141,16 @@ class NewtonStep:
     residual_norm : ndarray of float
         Norm of F after the step, in the norm of the stopping rule.
     target : ndarray of float
-        What it must fall to; empty where the method does not say.
+        What it must fall to; empty where the method does not record it.
     error : ndarray of float
         Estimated error of x after the step, relative to x; infinite where it is not known yet, empty where the method
-        does not say.
+        does not record it.
     left : ndarray of float
         In a continuation the share of the work that may be ahead; empty elsewhere.
     step_length : ndarray of float
         Accepted fraction of the Newton step; 0 where none was.
     forcing : ndarray of float
-        Relative tolerance eta asked of the linear solve.
+        Relative tolerance eta of the linear solve.
     linear_residual : ndarray of float
         Relative residual that the linear solve reached.
     krylov_iterations : ndarray of int

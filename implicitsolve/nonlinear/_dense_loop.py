@@ -177,7 +177,7 @@ class DenseLoop(IterationLoop[DenseState]):
         return correction, step, x0, x
 
     def _confirm(self, rows: Indices, found: list[HostArray], scale: HostArray) -> None:
-        """Do not believe a J that was assembled far from x without a measurement."""
+        """Measure whether a J that was assembled far from x still holds."""
         state = self.state
         is_done = (found[0] <= self.xtol * np.maximum(found[2], found[3])) & self.stop.judges_x & (state.x.shape[1] > 1)
         some = np.flatnonzero(is_done & ~state.is_exact[rows] & is_far_from(state.anchor[rows], state.x[rows]))

@@ -53,7 +53,7 @@ class OneKrylovSystem(OneSystem):
 
     @staticmethod
     def applies(method: Any, context: SolveContext, x0: Any) -> bool:
-        """Whether it has the steps that these settings and this problem ask for."""
+        """Whether it has the steps that these settings and this problem require."""
         problem, is_plain = context.evaluator.problem, type(x0) is np.ndarray and x0.dtype.char in "fd"
         is_default = method.krylov is None and method.krylov_dtype is None and method.preconditioner is None
         has_products = problem.linearize is None and problem.jac is None and problem.blocks is None
