@@ -139,7 +139,7 @@ class Standing:
     def of(
         cls, start: HostArray, norms: HostArray, measure: HostArray, target: HostArray, length: HostArray
     ) -> Standing:
-        """The standing, from norms at the start and now, the norm of the stopping rule, its target, and step lengths."""
+        """From norms at the start and now, the norm of the stopping rule and its target, and step lengths."""
         with np.errstate(all="ignore"):
             gained, missing = np.log(start / norms), np.log(measure / target)
             ahead = np.where(missing > 0, missing / np.where(gained > 0, gained, 0.0), 0.0)
