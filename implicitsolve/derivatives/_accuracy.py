@@ -224,10 +224,13 @@ class Equation:
                     break
                 derivative, distance = along.pair(level)
                 error, mismatch = self.spread(distance), self.mismatch(derivative)
+                doubtful = ~done & (mismatch > self.limit) & (mismatch <= self.limit + TRUST * error)
+                if (doubtful & (error <= self.loose)).any():
+                    following = self.spread(along.pair((level[0], level[1] + 1))[1])
+                    sharper = np.maximum(error / RATIO**2, following / RATIO)
+                    error = np.where(doubtful & (following <= error), sharper, error)
                 agrees = mismatch <= self.limit + TRUST * error
-                best = np.where(~done & (error < least), agrees, best)
-                least = np.where(done, least, np.fmin(least, error))
-                known = (agrees & (error <= self.loose)) | (error <= self.limit / TRUST)
-                good = np.where(~done & known, agrees, good)
-                done |= known
-            return np.where(done, good, best)
+                better = ~done & (error < least)
+                best, least = np.where(better, agrees, best), np.where(better, error, least)
+                done |= better & ((agrees & (error <= self.loose)) | (error <= self.limit / TRUST))
+            return best

@@ -10,7 +10,7 @@ import numpy as np
 
 from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._typing import ArrayArgument, CallersArray
-from implicitsolve.derivatives._parameter_differences import with_parameter_differences
+from implicitsolve.derivatives._parameter_differences import judged, with_parameter_differences
 from implicitsolve.derivatives._point import Point, check_problem
 from implicitsolve.derivatives._systems import AdjointResult, TangentResult, as_given
 from implicitsolve.direct import DirectMethod
@@ -94,7 +94,7 @@ def pull_back(
     differences of F. A wrong `vjp`, `jac` or `blocks`, or a structure that lacks entries, ends as INACCURATE. This
     takes two evaluations of F, or four where J comes from differences, since a second length estimates their error.
     Where F varies fast against x, or J is ill-conditioned, up to eight shorter lengths are tried, for two evaluations
-    each.
+    each. So are they for differences by the parameters, which are measured by a second length.
 
     References
     ----------
@@ -119,12 +119,14 @@ def pull_back(
     solved, result, cotangent = _arguments("pull_back", problem, result, cotangent)
     point = Point(solved, result, needs_adjoint=True, wrt=wrt)
     linear = point.solve(cotangent, "cotangent", method, M, x0, stop)
+    gradients, evaluator = point.gradients(linear.x), point.evaluator
+    whole, counts = judged(evaluator.problem.parameter_vjp, linear, evaluator.tally.counts())
     return AdjointResult(
-        gradients=point.gradients(linear.x),
+        gradients=gradients,
         adjoint=linear.x,
-        status=_status("pull_back", result, linear),
+        status=_status("pull_back", result, whole),
         linear=linear,
-        counts=point.evaluator.tally.counts(),
+        counts=counts,
     )
 
 
@@ -207,9 +209,9 @@ def push_forward(
     if right is None:
         raise TypeError("push_forward: `parameter_jvp` returned None; it must return an array of the shape of x")
     linear = point.solve(-right, "parameter_jvp", method, M, x0, stop)
-    return TangentResult(
-        tangent=linear.x, status=_status("push_forward", result, linear), linear=linear, counts=evaluator.tally.counts()
-    )
+    whole, counts = judged(solved.parameter_jvp, linear, evaluator.tally.counts())
+    status = _status("push_forward", result, whole)
+    return TangentResult(tangent=linear.x, status=status, linear=linear, counts=counts)
 
 
 def _arguments(

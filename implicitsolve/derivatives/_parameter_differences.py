@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from implicitsolve._parameters import Parametrized
 from implicitsolve._typing import Array, HostArray
+from implicitsolve.derivatives._accuracy import COUNT, RATIO
 from implicitsolve.problem import Problem
-
-RELATIVE = float(np.finfo(np.float64).eps) ** (1 / 3)  # length over the size of the parameter
+from implicitsolve.result import LinearResult
+from implicitsolve.status import Status
+from implicitsolve.stopping import Counts
 
 
 def with_parameter_differences(problem: Problem, x: Array, *, needs_adjoint: bool) -> Problem:
     """The problem with what a derivative by its parameters needs: products by differences, and a J with entries."""
     if not isinstance(problem.residual, Parametrized) or not isinstance(x, np.ndarray):
         return problem
-    differences = ParameterDifferences(problem.residual)
+    differences = ParameterDifferences(problem.residual, x)
     jvp, vjp = problem.parameter_jvp or differences.along, problem.parameter_vjp or differences.pulled
     ways = problem.vjp, problem.linearize, problem.jac, problem.structure, problem.halves
     seeks = needs_adjoint and all(way is None for way in ways)
@@ -27,18 +30,31 @@ def with_parameter_differences(problem: Problem, x: Array, *, needs_adjoint: boo
     return replace(problem, parameter_jvp=jvp, parameter_vjp=vjp, structure=structure)
 
 
-class ParameterDifferences:
-    """Differences of F(x, theta): two evaluations for each direction, accurate to about eps^(2/3) of the derivative.
+def judged(product: Any, linear: LinearResult, counts: Counts) -> tuple[LinearResult, Counts]:
+    """The result, INACCURATE where the product that made it took inaccurate differences, and the calls with theirs."""
+    differences = getattr(product, "__self__", None)
+    if not isinstance(differences, ParameterDifferences):
+        return linear, counts
+    wrong = (np.asarray(linear.status) == Status.CONVERGED) & (differences.error > differences.precision**0.25)
+    status = np.where(wrong, int(Status.INACCURATE), linear.status) if wrong.ndim else Status.INACCURATE
+    linear = replace(linear, status=status) if wrong.any() else linear
+    return linear, counts + Counts(residuals=differences.evaluations)
 
-    A reverse derivative takes two for each number in theta, or in those parameters that are requested.
+
+class ParameterDifferences:
+    """Differences of F(x, theta): two evaluations for each direction, and two more for each parameter.
+
+    They are accurate to about eps^(2/3) of the derivative. Lengths are those, of eight, over which F along one
+    direction agrees best with a difference of an eighth of the length; `error` is the largest distance to it, relative.
     """
 
-    def __init__(self, residual: Parametrized) -> None:
-        self.residual = residual
+    def __init__(self, residual: Parametrized, like: HostArray) -> None:
+        self.residual, self.precision = residual, float(np.finfo(like.dtype).eps)
+        self.error, self.evaluations = 0.0, 0
 
     def along(self, x: HostArray, tangents: Mapping[str, Array]) -> HostArray:
         """(dF/dtheta) dtheta."""
-        parts = [self._central(x, name, np.asarray(d, dtype=float)) for name, d in tangents.items()]
+        parts = [self._measured(x, name, np.asarray(d, dtype=float))[0] for name, d in tangents.items()]
         return np.asarray(sum(parts, np.zeros_like(x)))
 
     def pulled(self, x: HostArray, w: HostArray, wrt: Collection[str] | None = None) -> dict[str, HostArray]:
@@ -48,18 +64,47 @@ class ParameterDifferences:
             if wrt is not None and name not in wrt:
                 continue
             shape = np.shape(value)
-            directions = np.eye(math.prod(shape)).reshape(-1, *shape)
-            entries = [np.vdot(self._central(x, name, d), w) for d in directions]
-            gradients[name] = np.real(np.asarray(entries)).reshape(shape)
+            size = np.abs(self._value(name))
+            signs = np.random.default_rng(0).choice((-1.0, 1.0), shape)
+            whole, part = self._measured(x, name, signs * np.where(size > 0, size, size.max(initial=0.0) or 1.0))
+            entries = [whole * signs / (size or 1.0)] if not shape else []
+            entries = entries or [self._central(x, name, d.reshape(shape), part) for d in np.eye(math.prod(shape))]
+            gradients[name] = np.real(np.asarray([np.vdot(D, w) for D in entries])).reshape(shape)
         return gradients
 
-    def _central(self, x: HostArray, name: str, d: HostArray) -> HostArray:
-        theta = np.asarray(self.residual.values[name], dtype=float)
+    def _measured(self, x: HostArray, name: str, d: HostArray) -> tuple[HostArray, float]:
+        """The derivative along d, and the length at which it is most accurate, over the first one."""
+        coarse, best, least = self._central(x, name, d, 1.0), (np.zeros_like(x), 1.0), np.inf
+        for k in range(1, COUNT):
+            fine = self._central(x, name, d, RATIO**-k)
+            with np.errstate(all="ignore"):
+                distance, size = np.linalg.norm(fine - coarse), np.linalg.norm(fine)
+                error = float(distance / size) if distance > 0 else float(distance)
+            if error < least:
+                best, least = (fine, RATIO**-k), error
+            if least <= self.precision**0.5:
+                break
+            coarse = fine
+        self.error = max(self.error, least)
+        return best
+
+    def _value(self, name: str) -> HostArray:
+        value = np.asarray(self.residual.values[name])
+        if value.dtype.kind == "c":
+            raise TypeError(f"derivatives by the complex parameter {name!r} need `parameter_jvp` and `parameter_vjp`")
+        return value.astype(float)
+
+    def _central(self, x: HostArray, name: str, d: HostArray, part: float) -> HostArray:
+        theta = self._value(name)
         own = np.abs(np.where(d == 0, 0.0, theta)).max(initial=0.0)
         size, length = own or np.abs(theta).max(initial=0.0) or 1.0, np.abs(d).max(initial=0.0)
         if not length > 0:
             return np.zeros_like(x)
-        step = RELATIVE * size / length * d
-        sides = [self.residual.at({name: (theta + side * step)[()]})(x.copy()) for side in (1.0, -1.0)]
-        ahead, behind = (np.asarray(side, dtype=x.dtype).reshape(x.shape) for side in sides)
-        return (ahead - behind) * (length / (2 * RELATIVE * size))
+        relative = part * self.precision ** (1 / 3) * size / length
+        self.evaluations += 2
+        with np.errstate(all="ignore"):
+            ahead, behind = [
+                np.array(self.residual.at({name: (theta + h * d)[()]})(x.copy()), dtype=x.dtype).reshape(x.shape)
+                for h in (relative, -relative)
+            ]
+            return (ahead - behind) / (2 * relative)

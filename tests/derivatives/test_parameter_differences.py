@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import implicitsolve as ims
 
@@ -80,3 +82,38 @@ def test_products_that_are_given_are_used():
     np.testing.assert_allclose(
         ims.push_forward(problem, result, {"b": 1.0}).tangent, -7 / (A + 3 * result.x**2), rtol=1e-6
     )
+
+
+@given(
+    c=st.sampled_from([0.0, 1e-6, 1.0, 30.0, -2e3, 7e4, 4e5, -1e7, 1e8]),
+    part=st.floats(0.0, 1.0),
+    kind=st.sampled_from([float, np.float32]),
+    reuses=st.booleans(),
+)
+def test_properties_of_gradients_where_F_varies_fast_against_its_parameters(c, part, kind, reuses):
+    theta = c + np.array([0.3, 1.0]) * (1.0 if kind is float else max(abs(c), 1.0))
+    value, calls = np.zeros(2, kind), []
+
+    def F(x, theta):  # the same array is returned each time
+        calls.append(1)
+        value[:] = x**3 + x - part * theta - np.sin(theta)
+        return value if reuses else value.copy()
+
+    problem = ims.Problem(F, parameters=theta)
+    x = np.full(2, 0.7, kind)
+    slope, by_theta = 3 * x**2 + 1, part + np.cos(theta)
+    limit = 1e-4 if kind is float else 2e-2
+    for solve, argument in ((ims.pull_back, np.ones(2)), (ims.push_forward, {"theta": np.ones(2)})):
+        calls.clear()
+        found = solve(problem, x, argument)
+        assert found.counts.residuals == len(calls)
+        derivative = found.gradients["theta"] if solve is ims.pull_back else found.tangent
+        error = np.linalg.norm(derivative - by_theta / slope) / np.linalg.norm(by_theta / slope)
+        assert not found.success or error <= limit, (found.status, error)
+        assert found.success or abs(c) > 1e3 or kind is np.float32
+
+
+def test_complex_parameters_without_products_are_named():
+    problem = ims.Problem(lambda x, theta: x - theta, parameters=np.array([1 + 1j]))
+    with pytest.raises(TypeError, match="complex parameter 'theta'"):
+        ims.pull_back(problem, np.array([1 + 1j]), np.ones(1, complex))
