@@ -123,3 +123,30 @@ def test_a_solve_after_an_exception_is_clean():
         root(problem, START)
     problem.residual.left = 10**9
     same(root(problem, START), root(residual, START))
+
+
+def chain(x):
+    return 3 * x + 0.3 * np.sin(x) - np.append(x[1:], 0.0) - np.append(0.0, x[:-1]) - 1
+
+
+UNSOLVED = root(chain, np.zeros(20), stop=NonlinearStop(max_iterations=1))
+SEARCHES = {
+    "jacobian": lambda F, path: ims.jacobian(F, UNSOLVED.x),
+    "explain": lambda F, path: ims.diagnostics.explain(UNSOLVED, Problem(F)),
+    "report": lambda F, path: ims.diagnostics.report(UNSOLVED, path, problem=Problem(F)),
+    "check_derivatives": lambda F, path: ims.testing.check_derivatives(
+        Problem(F, linearize=lambda x: (F(x), ims.jacobian(chain, x))), UNSOLVED.x
+    ),
+    "parameters": lambda F, path: ims.pull_back(
+        Problem(lambda x, c: F(x) - c, parameters=1.0), UNSOLVED.x, np.ones(20)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_exceptions_of_evaluations_that_explain_or_differentiate(name, tmp_path):
+    counted = Bomb(chain, ValueError, 10**9)
+    SEARCHES[name](counted, tmp_path / "page.html")
+    for at in range(10**9 - counted.left):
+        kind = [StopIteration, TypeError, ValueError, np.linalg.LinAlgError, MemoryError][at % 5]
+        passes(chain, lambda bomb: SEARCHES[name](bomb, tmp_path / "page.html"), at, [kind])

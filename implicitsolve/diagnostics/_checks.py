@@ -12,7 +12,7 @@ from implicitsolve._typing import HostArray
 from implicitsolve.diagnostics._causes import ELSEWHERE, Cause, round_up
 from implicitsolve.diagnostics._condition import Condition, measure_condition
 from implicitsolve.diagnostics._history import Case
-from implicitsolve.diagnostics._spectrum import compute_spectrum
+from implicitsolve.diagnostics._spectrum import NotFiniteError, compute_spectrum
 from implicitsolve.diagnostics._system import DENSE, System
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.status import Status
@@ -98,11 +98,10 @@ def _noise(system: System, case: Case) -> Cause | None:
 
 def _jacobian(system: System, status: Status, notes: list[str]) -> Cause | None:
     """Whether J is singular, or F does not fall along Newton's step."""
-    try:
-        known = measure_condition(system)
-    except TypeError:
+    if system.size > DENSE and system.factors is None and system.adjoint is None:
         notes.append("The condition of J was not estimated: there are no products with J^H, and no `structure`.")
         return None
+    known = measure_condition(system)
     if math.isnan(known.number):
         why = "a linear solve with it did not end" if math.isfinite(known.norm) else "J is not finite at x"
         notes.append(f"The condition of J was not estimated: {why}.")
@@ -127,10 +126,10 @@ def _descent(system: System, known: Condition) -> Cause | None:
     size, unit = float(norm2(system.F)[0]), eps(system.xp, system.x.dtype)
     if not size > 0 or not known.error > 0:
         return None
-    ahead, behind = (
+    ahead, behind = [
         np.concatenate([norm2(system.residual(system.x - float(t) * system.step)) for t in side * LENGTHS]) / size
         for side in (1, -1)
-    )
+    ]
     if not np.isfinite(ahead[ROUNDING * unit < LENGTHS]).any():
         what = "F is not finite just beyond x, along Newton's step: x lies at the edge of its domain."
         return Cause("edge", what, "Solve for a variable that cannot leave the domain (log x for positive x).")
@@ -193,7 +192,7 @@ def _radius(system: System) -> str:
     """Whether fixed-point iterations converge near x."""
     try:
         radius = compute_spectrum(system).radius
-    except ValueError:
+    except NotFiniteError:
         return "The spectral radius of I - J was not estimated: a product with J is not finite."
     outcome = "fixed-point iterations converge" if radius < 1 else "Picard's iteration diverges"
     return f"The spectral radius of I - J at x is {radius:.3g}: near such a point {outcome}."

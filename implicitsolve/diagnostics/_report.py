@@ -27,7 +27,7 @@ from implicitsolve.diagnostics._explain import MOST_NAMED, Explanation, Finding,
 from implicitsolve.diagnostics._history import ENDED_WELL, read_histories, tabulate_norms
 from implicitsolve.diagnostics._page import details, figure, page, pattern_of, scroll, shade, table
 from implicitsolve.diagnostics._plots import FAILED, LOOKED_AT
-from implicitsolve.diagnostics._spectrum import compute_spectrum
+from implicitsolve.diagnostics._spectrum import NotFiniteError, compute_spectrum
 from implicitsolve.diagnostics._system import System, unwrap
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult
@@ -248,7 +248,7 @@ def _spectrum(result: NonlinearResult, problem: Problem) -> str:
     system = System("report", problem, result.x, index or None)
     try:
         found = compute_spectrum(system)
-    except ValueError:
+    except NotFiniteError:
         return "<p>The spectrum was not computed: a product with J is not finite.</p>"
     values: Any = 1 - found.values
     kinds = np.where(found.errors <= 0.01 * found.radius, "dot", "ring").tolist()

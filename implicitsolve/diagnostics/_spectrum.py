@@ -21,6 +21,10 @@ VECTORS = 50  # products, as documented for `spectrum`
 NEW = 10  # rounding units of a product by which it must leave the space to count as a new direction
 
 
+class NotFiniteError(ValueError):
+    """A product with J is not finite."""
+
+
 @dataclass(frozen=True, repr=False)
 class Spectrum:
     """Ritz values of I - J, the largest first; the text has their number and the radius.
@@ -215,7 +219,7 @@ def _arnoldi(
         w = product(basis[j])
         size = float(norm2(w)[0])
         if not np.isfinite(size):
-            raise ValueError(f"{system.caller}: a product with J is not finite; choose another `x`")
+            raise NotFiniteError(f"{system.caller}: a product with J is not finite; choose another `x`")
         H[: j + 1, j], w = _orthogonalize(basis, w)
         length = float(norm2(w)[0])
         if j + 1 == system.size:

@@ -306,10 +306,10 @@ def sparse_jacobian(
             return 0.5 * (one + other) if is_free else 2 * other - one
 
         def jvp(v: Array) -> Array:  # for one unknown
-            changes = ((residual(x + v * side) - F) / xp.sum(v * side, axis=1)[:, None] for side in sides)
+            changes = [(residual(x + v * side) - F) / xp.sum(v * side, axis=1)[:, None] for side in sides]
             return second_order(*changes)
 
-        data = (assembler.differences(residual, x, F, side).data for side in sides)
+        data = [assembler.differences(residual, x, F, side).data for side in sides]
         J = SparseMatrix(second_order(*data), assembler.structure)
     else:
         return None

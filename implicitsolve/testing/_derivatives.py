@@ -172,14 +172,13 @@ def _halves(problem: Problem, x: Array, rng: np.random.Generator) -> Iterator[Ch
 SHIFT = 1e-2  # of some systems, relative to x, which the others must not feel
 
 
-def conduct(point: Point) -> Iterator[Check]:
+def conduct(point: Point) -> list[Check]:
     """Checks of how the functions behave."""
-    yield _leaves_arguments(point)
-    yield point.equal("residual: repeated", point.residual(point.x), point.F, "F(x) changes from call to call")
-    if point.x.shape[0] > 1:
-        yield _independent(point)
-    if point.problem.take is not None and point.problem.batch_ndim and point.x.shape[0]:
-        yield _take(point)
+    first = _leaves_arguments(point)
+    again = point.equal("residual: repeated", point.residual(point.x), point.F, "F(x) changes from call to call")
+    checks = [first, again, *([_independent(point)] if point.x.shape[0] > 1 else [])]
+    takes = point.problem.take is not None and point.problem.batch_ndim and point.x.shape[0]
+    return [*checks, _take(point)] if takes else checks
 
 
 def _leaves_arguments(point: Point) -> Check:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -275,22 +275,20 @@ def _worst(checks: list[Check]) -> Check:
     return max(checks, key=lambda check: (not check.passed, not np.isnan(check.measured), check.measured))
 
 
-def product_tests(point: Point) -> Iterator[Check]:
-    """Each of the ways in which a problem gives J."""
-    problem = point.problem
+def product_tests(point: Point) -> list[Check]:
+    """Each of the ways in which a problem gives J: no generator, which makes another error of a StopIteration."""
+    problem, checks = point.problem, []
     alone = replace(problem, jvp=None, vjp=None, jac=None, linearize=None, blocks=None, structure=None)
     if problem.jvp is not None or problem.vjp is not None:
         operator = _operator(point, replace(alone, jvp=problem.jvp, vjp=problem.vjp))
         forward = None if problem.jvp is None else point.products("jvp", operator)
-        yield from () if forward is None else (forward,)
-        if problem.vjp is not None:
-            yield point.adjoints("vjp", operator, forward)
+        checks += [] if forward is None else [forward]
+        checks += [] if problem.vjp is None else [point.adjoints("vjp", operator, forward)]
     if problem.linearize is not None:
-        yield from _whole(point, "linearize", replace(alone, linearize=problem.linearize))
+        checks += _whole(point, "linearize", replace(alone, linearize=problem.linearize))
     if problem.jac is not None:
-        yield from _whole(point, "jac", replace(alone, jac=problem.jac))
-    if problem.block_structure is not None:
-        yield _structure_of(point)
+        checks += _whole(point, "jac", replace(alone, jac=problem.jac))
+    return checks if problem.block_structure is None else [*checks, _structure_of(point)]
 
 
 def _operator(point: Point, problem: Problem) -> LinearOperator:
@@ -298,17 +296,16 @@ def _operator(point: Point, problem: Problem) -> LinearOperator:
     return Evaluator(problem, point.evaluator.unflatten(point.x)).jacobian(point.x, point.F)
 
 
-def _whole(point: Point, name: str, problem: Problem) -> Iterator[Check]:
+def _whole(point: Point, name: str, problem: Problem) -> list[Check]:
     """A function that returns J as an operator."""
-    evaluator = Evaluator(problem, point.evaluator.unflatten(point.x))
+    evaluator, checks = Evaluator(problem, point.evaluator.unflatten(point.x)), []
     if name == "linearize":
         F = evaluator.trial(point.x)[0]
-        yield point.equal("linearize: residual", F, point.F, "`linearize` returns another F than `residual`")
+        checks = [point.equal("linearize: residual", F, point.F, "`linearize` returns another F than `residual`")]
     operator = evaluator.jacobian(point.x, point.F)
     forward = point.products(f"{name}: J v", operator)
-    yield forward
-    if operator._rmatvec is not None:
-        yield point.adjoints(f"{name}: J^H w", operator, forward)
+    has_adjoint = operator._rmatvec is not None
+    return [*checks, forward, *([point.adjoints(f"{name}: J^H w", operator, forward)] if has_adjoint else [])]
 
 
 def _structure_of(point: Point) -> Check:

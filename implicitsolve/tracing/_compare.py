@@ -20,20 +20,32 @@ Jvp = Callable[[HostArray, HostArray], tuple[HostArray, HostArray]]
 
 
 class Comparison:
-    """A function and its trace, `jvp`, which gives F and J v, in `bounds`."""
+    """A function and its trace, `jvp`, which gives F and J v, in `bounds`.
 
-    def __init__(self, residual: Callable[[HostArray], CallersArray], jvp: Jvp, bounds: CallersArray) -> None:
+    F may be undefined at points that the caller has not chosen, and raise one of `quiet` there; `raised` is any other.
+    """
+
+    def __init__(
+        self,
+        residual: Callable[[HostArray], CallersArray],
+        jvp: Jvp,
+        bounds: CallersArray = None,
+        rejects: tuple[type[Exception], ...] | type[Exception] = (),
+    ) -> None:
         self.residual, self.jvp, self.bounds, self.evaluations = residual, jvp, bounds, 0
+        own = rejects if isinstance(rejects, tuple) else (rejects,)
+        self.quiet: tuple[type[Exception], ...] = (ArithmeticError, ValueError, *own)
+        self.raised: Exception | None = None
 
-    def holds_nearby(self, x: HostArray, points: int) -> bool:
-        """Whether they agree at x and other points, or at one random point; at the last of several products do too."""
+    def holds_nearby(self, x: HostArray, points: int, first: HostArray | None = None) -> bool:
+        """Whether they agree at x, where F is `first`, and other points, or at a random one; products at the last."""
         random = np.random.default_rng(x.size)
         size = np.maximum(np.abs(x), np.sqrt(np.mean(np.abs(x) ** 2)) or 1.0)
         compared = 0
         for i in range(points):
             for distance in NEARBY if i or points == 1 else (0.0,):
                 y = self.inside((x + distance * size * random.uniform(-1, 1, x.shape)).astype(x.dtype))
-                F = self.value(y)
+                F = self.value(y) if i or first is None else first
                 if F is not None and np.isfinite(F).any():
                     break
             else:
@@ -57,14 +69,17 @@ class Comparison:
         return np.clip(x, lower, upper)
 
     def value(self, x: HostArray) -> HostArray | None:
-        """F by NumPy; None where it raises."""
+        """F by NumPy; None where it is undefined."""
         self.evaluations += 1
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 return np.array(self.residual(x.copy()), x.dtype).reshape(x.shape)
-        except Exception:  # noqa: BLE001 - at a point that the caller has not chosen
+        except self.quiet:
             return None
+        except Exception as error:
+            self.raised = error
+            raise
 
     def holds(self, x: HostArray, F: HostArray, own: HostArray) -> bool:
         """Whether values of the trace are F(x), entry by entry, up to rounding."""

@@ -124,7 +124,7 @@ class TracedResidual(Representation):
         """Raise a `WrongDerivativesError` where F at x, the end of a failed solve, is not what the trace has there."""
         if self._program is not None:
             arrays = self.arrays()
-            comparison = Comparison(self.residual, lambda x, v: self.program.jvp(x, v, arrays), None)
+            comparison = Comparison(self.residual, lambda x, v: self.program.jvp(x, v, arrays))
             F, own = comparison.value(x), self.program.jvp(x, np.zeros_like(x), arrays)[0]
             if F is None or not comparison.holds(x, F, own):
                 raise WrongDerivativesError("F and its trace differ at the end: F changes from call to call")
@@ -239,6 +239,8 @@ def _new(problem: Problem, x: CallersArray, parameters: Mapping[str, HostArray])
     if not isinstance(x, np.ndarray) or x.dtype.char not in "fdFD":
         found.reason = f"x0 is no NumPy array of 32 or 64-bit numbers but {type(x).__name__} of {x.dtype}"
         return found
+    comparison = _comparison(found, problem)
+    first = comparison.value(comparison.inside(x))  # by NumPy first: what F keeps of its first call has no tracers
     try:
         found.evaluations = 1
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -247,13 +249,14 @@ def _new(problem: Problem, x: CallersArray, parameters: Mapping[str, HostArray])
         found.operations, found._program = program.equations, program
         with double_precision():
             found.structure = structure_of(program.closed, x.size, int(np.prod(x.shape[problem.batch_ndim :])))
-        comparison = _comparison(found, problem)
-        is_right = comparison.holds_nearby(x, 3)
-        found.evaluations += comparison.evaluations
+        is_right = comparison.holds_nearby(x, 3, first)
         if not is_right:
             raise UntraceableError("it differs from F: F changes from call to call, or a function is not understood")
-    except Exception as error:  # noqa: BLE001 - whatever the function does with arrays that are none of NumPy's
+    except Exception as error:  # whatever the function does with arrays that are none of NumPy's
+        if comparison.raised is error:
+            raise
         found.reason, found._program, found.structure = explanation(error), None, None
+    found.evaluations += comparison.evaluations
     return found
 
 
@@ -261,7 +264,7 @@ def _comparison(found: TracedResidual, problem: Problem) -> Comparison:
     """What compares a trace with the problem's function."""
     arrays, bounds = found.arrays(), problem.bounds
     bounds = bounds and tuple(spread("bounds", side, found.shape) for side in bounds)
-    return Comparison(found.residual, lambda x, v: found.program.jvp(x, v, arrays), bounds)
+    return Comparison(found.residual, lambda x, v: found.program.jvp(x, v, arrays), bounds, problem.rejects)
 
 
 # The functions of a problem
@@ -272,7 +275,7 @@ class Functions:
 
     def __init__(self, found: TracedResidual) -> None:
         self.found, self.arrays = found, found.arrays()
-        self.comparison = Comparison(found.residual, lambda x, v: found.program.jvp(x, v, self.arrays), None)
+        self.comparison = Comparison(found.residual, lambda x, v: found.program.jvp(x, v, self.arrays))
         self._last: tuple[HostArray, HostArray] | None = None
         self._compared: HostArray | None = None
 

@@ -218,3 +218,36 @@ def test_no_entry_of_J_is_outside_the_pattern(name, rng):
     V = np.eye(x.size).reshape(-1, *x.shape)
     J = traced.program.jvps(x, V, {})[1].reshape(x.size, x.size).T
     assert not J[~traced.structure.to_scipy().toarray()].any()
+
+
+@pytest.mark.parametrize("kind", [MemoryError, TypeError, StopIteration, KeyboardInterrupt])
+def test_exceptions_of_F_pass_where_its_trace_is_compared(kind):
+    error, left = kind("boom"), 0
+
+    def F(x):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise error
+        return 3 * x + np.sin(x) - 1
+
+    for at in (0, 2, 3, 4, 5, 6, 7):  # call 1 is the trace
+        left = at
+        with pytest.raises(kind) as info:
+            ims.root(F, np.zeros(5), derivatives="trace")
+        assert info.value is error
+
+
+def test_a_function_that_keeps_its_first_array_is_solved():
+    kept = []
+
+    def F(x):
+        value = 3 * x + np.sin(x) - 1
+        if not kept:
+            kept.append(np.empty_like(value))
+        kept[0][...] = value
+        return kept[0]
+
+    result = ims.root(F, np.zeros(5), derivatives="trace")
+    assert result.success
+    assert not result.problem.derivatives.is_traced
