@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._parameters import Parametrized
+from implicitsolve._record import Counts
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives._accuracy import COUNT, RATIO
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult
 from implicitsolve.status import Status
-from implicitsolve.stopping import Counts
 
 
 def with_parameter_differences(problem: Problem, x: Array, *, needs_adjoint: bool) -> Problem:
