@@ -52,6 +52,11 @@ class Problem(ChecksKeywords, Representation):
     linearize : callable, optional
         ``linearize(x)`` returns ``(F(x), J(x))`` with J as of `jac`: what all products at x share is computed once. It
         is preferred to `jac`, and that to `jvp` and `vjp`.
+    jac_approx : matrix, operator, factors or callable, optional
+        An approximation of J, for one system: an array, a sparse matrix, an operator with `matvec`, factors with
+        `solve` (``splu(A)``, ``lu_factor(A)``), or a function of x that returns any of these. Its inverse corrects F,
+        with what the steps teach of J (`Anderson`), then preconditions `NewtonKrylov`, and is left where it is no good.
+        A case for F that takes long: each step costs one residual.
     structure : BlockBanded, Sparse, Grid, "detect" or "none", optional
         Where J of one system has entries, in the order of a flattened state. `BlockBanded`: T blocks of k unknowns,
         each coupled to a few neighbors. `Sparse`: any pattern. `Grid`: a stencil on a grid. They give J by coloring, in
@@ -141,6 +146,7 @@ class Problem(ChecksKeywords, Representation):
     vjp: Product | None = field(default=None, kw_only=True)
     jac: Callable[[CallersArray], Any] | None = field(default=None, kw_only=True)
     linearize: Callable[[CallersArray], tuple[CallersArray, LinearOperator]] | None = field(default=None, kw_only=True)
+    jac_approx: Any = field(default=None, kw_only=True, repr=False)
     structure: BlockBanded | Sparse | Grid | Literal["detect", "none"] | None = field(default=None, kw_only=True)
     blocks: Residual | None = field(default=None, kw_only=True)
     blocks_cost: int = field(default=1, kw_only=True)
@@ -185,6 +191,8 @@ class Problem(ChecksKeywords, Representation):
         if self.blocks is not None and self.block_structure is None:
             raise ValueError("Problem: `blocks` needs `structure`, a BlockBanded with the positions of the blocks")
         check_limit("Problem", "batch_ndim", self.batch_ndim)
+        if self.jac_approx is not None and self.batch_ndim:
+            raise ValueError("Problem: `jac_approx` is for one system, not for a batch: leave out `batch_ndim`")
         flags = {"blocks_exact": self.blocks_exact, "fixed_point": self.fixed_point, "pure": self.pure}
         for name, flag in flags.items():
             check_flag("Problem", name, flag)

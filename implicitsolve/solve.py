@@ -28,6 +28,7 @@ from implicitsolve.nonlinear import (
     SparseNewton,
     Substitution,
 )
+from implicitsolve.nonlinear._approximate_jacobian import offer_inverse
 from implicitsolve.nonlinear._halved import Halved, expanded_stages
 from implicitsolve.nonlinear._plan import Plan
 from implicitsolve.nonlinear._solve import solve_root
@@ -68,6 +69,7 @@ def root(
     bounds: Any = None,
     x_scale: ArrayArgument | None = None,
     f_scale: ArrayArgument | None = None,
+    jac_approx: Any = None,
     parameters: CallersArray = None,
     derivatives: Literal["trace"] | None = None,
     **scipy_keywords: Unpack[ScipyKeywords],
@@ -103,6 +105,8 @@ def root(
         Sizes of the unknowns and of the equations, in place of those that the problem declares. The error of x is that
         of x / x_scale. With `f_scale` the norms of the result, and tolerances of F, are those of F / f_scale:
         norm(F(x) / f_scale) <= max(atol, rtol * norm(F(x0) / f_scale)). See `Problem`.
+    jac_approx : matrix, operator, factors or callable, optional
+        An approximation of J, whose inverse makes steps and preconditions. See `Problem`.
     parameters : mapping of str to Array, array or float, optional
         What F depends on in addition to x, in place of those that the problem declares. See `Problem`.
     derivatives : "trace", optional
@@ -183,7 +187,7 @@ def root(
         problem, stop = adapted(problem, stop, scipy_keywords, (NewtonKrylov, NonlinearStop, Problem))
     problem = problem if isinstance(problem, Problem) else Problem(problem)
     declared = {"bounds": bounds, "x_scale": x_scale, "f_scale": f_scale}
-    declared |= {"parameters": parameters, "derivatives": derivatives}
+    declared |= {"jac_approx": jac_approx, "parameters": parameters, "derivatives": derivatives}
     given = {name: value for name, value in declared.items() if value is not None}
     problem = replace(problem, **given) if given else problem
     solver, stop, watch = check_settings("root", method, stop, monitor, progress=progress)
@@ -239,6 +243,7 @@ def plan(
     solver, stop, _ = check_settings("plan", method, None, None)
     x0 = as_inexact(own_start("plan", problem) if x0 is None else x0, "x0")
     evaluator = Evaluator(problem, x0, solver.rdiff)
+    offer_inverse(evaluator, problem.jac_approx)
     context, x = SolveContext(evaluator, stop), evaluator.flatten(x0)
     if problem.halves is not None and solver.eliminates and Halved.suits(context):
         solver = Halved(method=solver)

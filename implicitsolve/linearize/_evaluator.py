@@ -109,6 +109,7 @@ class Evaluator:
         self.reports_coarse = False  # whether a first F of float32, where x is of float64, raises
         self.entering: NewSystems | None = None  # until the next evaluation of F
         self._kept: tuple[Array, Any] | None = None  # x, and what `jac` or `linearize` returned there
+        self.approximate: Callable[[Array], LinearOperator] | None = None  # the inverse of `jac_approx` at x
 
     def _set_batch(self, batch_shape: tuple[int, ...]) -> None:
         """Evaluate a problem whose functions take that batch."""
@@ -122,6 +123,11 @@ class Evaluator:
         problem = self.problem
         has_own = problem.linearize is not None or problem.jac is not None or problem.jvp is not None
         return has_own or (problem.blocks is not None and problem.blocks_exact)
+
+    @property
+    def offers_inverse(self) -> bool:
+        """Whether J may come with an approximate inverse at each trial point."""
+        return self.problem.linearize is not None or self.approximate is not None
 
     def flatten(self, x: Array) -> Array:
         """View an array of the problem's shape as (B, N)."""
@@ -252,7 +258,10 @@ class Evaluator:
         """F(x), and J(x) where the problem computes both at once."""
         if self.entering is not None:
             return self._with_entering(x, jacobian=True)
-        return (self.residual(x), None) if self.problem.linearize is None else self._linearized(x)
+        if self.problem.linearize is not None and self.approximate is None:
+            return self._linearized(x)
+        F = self.residual(x)
+        return F, None if self.approximate is None else self.jacobian(x, F)
 
     def attempt(self, x: Array, inside: Array, *, jacobian: bool = True) -> tuple[Array, LinearOperator | None]:
         """`trial`, or F alone, with NaN for F where x has overflowed: no function is called there, but at `inside`."""
@@ -327,6 +336,19 @@ class Evaluator:
 
     def jacobian(self, x: Array, F: Array | None) -> LinearOperator:
         """J(x) on arrays (b, N), from the best that the problem offers; `F` is F(x), which only differences need."""
+        J, inverse = self._jacobian(x, F), self.approximate
+        if inverse is not None:
+            J = LinearOperator(
+                J.matvec,
+                J.rmatvec,
+                in_shape=self.size,
+                batch_shape=J.batch_shape,
+                dtype=J.dtype,
+                inverse=partial(inverse, x),
+            )
+        return J
+
+    def _jacobian(self, x: Array, F: Array | None) -> LinearOperator:
         problem = self.problem
         if problem.linearize is not None:
             return self._linearized(x)[1]

@@ -15,6 +15,7 @@ from implicitsolve.direct import BlockLU
 from implicitsolve.globalize import Backtracking
 from implicitsolve.linearize._detect import SMALLEST_GRAPH
 from implicitsolve.nonlinear._anderson import Anderson
+from implicitsolve.nonlinear._approximate_jacobian import approximated_stages
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._blocks import IndependentBlocks
 from implicitsolve.nonlinear._causal import Substitution
@@ -64,6 +65,8 @@ class Auto(PlannedMethod):
 
     Notes
     -----
+    - A problem with `jac_approx`: `Anderson` with its inverse, until a step is rejected; `NewtonKrylov`, preconditioned
+      by it, from there; and the following without it.
     - A causal problem (`Problem.substitute`): `Substitution`, and `NewtonKrylov` where that was not accurate enough.
     - A fixed-point problem (`Problem.fixed_point`): `Anderson`, `Homotopy` and `NewtonKrylov`, for half the blocks if
       the problem has `halves`, and beginning in float32 where the problem has `astype` and large blocks.
@@ -84,6 +87,8 @@ class Auto(PlannedMethod):
     keeps_bounds: ClassVar[bool] = True
 
     def stages(self, context: SolveContext, x0: Array) -> Sequence[Stage]:
+        if context.evaluator.approximate is not None:
+            return approximated_stages(self, context)
         problem, is_bounded = context.evaluator.problem, context.evaluator.problem.bounds is not None
         if problem.substitute is not None and not is_bounded:
             return _stages(Substitution(), PRODUCTS)

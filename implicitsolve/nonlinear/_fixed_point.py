@@ -69,7 +69,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
     def __init__(
         self, method: Settings, context: SolveContext, solution: Solution, rows: Indices | None = None
     ) -> None:
-        self.preconditioned = method.preconditioned and context.evaluator.problem.linearize is not None
+        self.preconditioned = method.preconditioned and context.evaluator.offers_inverse
         self.newest: LinearOperator | None = None
         super().__init__(method, context, solution, rows)
         self.patience = method.patience

@@ -24,7 +24,7 @@ class OneAnderson(OneSystem):
     NEW_BEST, STEPS, LIMITED, RUNS_AWAY = FixedPointLoop.NEW_BEST, FixedPointLoop.STEPS, False, False
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, *, is_retry: bool) -> None:
-        self.method, self.is_due = method, method.preconditioned and context.evaluator.problem.linearize is not None
+        self.method, self.is_due = method, method.preconditioned and context.evaluator.offers_inverse
         self.newest: LinearOperator | None = None  # J, from which M is to be built
         self.M: LinearOperator | None = None
         self.is_trusted = self.is_due

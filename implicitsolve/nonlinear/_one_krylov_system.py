@@ -56,7 +56,7 @@ class OneKrylovSystem(OneSystem):
         """Whether it has the steps that these settings and this problem require."""
         problem, is_plain = context.evaluator.problem, type(x0) is np.ndarray and x0.dtype.char in "fd"
         is_default = method.krylov is None and method.krylov_dtype is None and method.preconditioner is None
-        has_products = problem.linearize is None and problem.jac is None and problem.blocks is None
+        has_products = problem.jac is None and problem.blocks is None and not context.evaluator.offers_inverse
         searches = type(method.line_search) is Backtracking
         return is_plain and is_default and has_products and searches and OneSystem.suits(context)
 

@@ -16,6 +16,7 @@ from implicitsolve.errors import WrongDerivativesError
 from implicitsolve.linearize._evaluator import FEW, CoarseResidualError, Evaluator
 from implicitsolve.linearize._jacobian import Scales, jacobian_of
 from implicitsolve.monitor import Monitor, mapped
+from implicitsolve.nonlinear._approximate_jacobian import offer_inverse
 from implicitsolve.nonlinear._halved import Halved
 from implicitsolve.nonlinear._logarithmic import Logarithmic
 from implicitsolve.nonlinear._state import (
@@ -92,6 +93,7 @@ def _solve(
     few = FEW if scheduler is None or scheduler.capacity is None else 1.0
     evaluator = Evaluator(problem, x0, solver.rdiff, few=few)
     evaluator.tally = tally
+    offer_inverse(evaluator, whole.jac_approx, scales)
     is_plain = scales is None and problem.linearize is None  # and so may be called in float32
     evaluator.reports_coarse = scheduler is None and is_plain and type(x0) is np.ndarray
     keep_heap(x0)
