@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib.util
+import os
 import re
 import sys
 import warnings
@@ -148,12 +149,14 @@ html_theme_options = {
     "footer_end": [],
     "footer_start": ["copyright"],
     "header_links_before_dropdown": 7,
-    "logo": {"text": "implicitsolve"},
+    "logo": {"text": f"implicitsolve {release}"},
     "navbar_persistent": ["search-button"],
     "navigation_with_keys": False,
     "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
     "show_prev_next": True,
 }
+if address := os.environ.get("REPOSITORY_URL"):  # see CONTRIBUTING.md
+    html_theme_options["icon_links"] = [{"name": "Repository", "url": address, "icon": "fa-solid fa-code-branch"}]
 
 
 def setup(app: Any) -> None:

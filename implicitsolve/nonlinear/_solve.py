@@ -137,7 +137,7 @@ def _solution(solver: NonlinearMethod, context: SolveContext, x0: Array) -> Solu
 
 
 def _has_failed_in_single(evaluator: Evaluator, solution: Solution) -> bool:
-    """Whether a system has failed near a root, where F computes in float32: one evaluation tells."""
+    """Whether a system has failed near a root, where F computes in float32; one evaluation."""
     failed = solution.status != CONVERGED
     if not np.count_nonzero(failed) or solution.x.dtype != np.float64:
         return False
