@@ -286,8 +286,9 @@ def check_limit(owner: str, name: str, value: int, least: int = 0) -> None:
     """Raise unless `value` is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{owner}: `{name}` must be an integer, got {type(value).__name__}")
-    if value < least:
-        raise ValueError(f"{owner}: `{name}` must be at least {least}, got {value}")
+    if not least <= value < 2**63:
+        limit = f"at least {least}" if value < least else "below 2^63"
+        raise ValueError(f"{owner}: `{name}` must be {limit}, got {value}")
 
 
 def check_budget(owner: str, max_evaluations: int | None, max_seconds: float | None) -> None:

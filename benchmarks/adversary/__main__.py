@@ -1,7 +1,7 @@
 """Run campaigns of random systems until the time is over, and print the number of what fails.
 
 Trial i of seed S draws its systems from ``default_rng([S, i])``. A process of its own runs the trials; where one takes
-longer than a minute, it is killed, the trial has failed as a hang, and another process goes on behind it.
+longer than five minutes, it is killed, the trial has failed as a hang, and another process goes on behind it.
 
 Usage::
 
@@ -26,10 +26,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-PATIENCE = 60.0  # seconds for a trial, beyond which it hangs
-STARTING = 300.0  # ... where a process begins, or compiles
-SLOW = "start of a process", "compiled"
-RARITY = 200  # trials between those that take seconds
+PATIENCE = 300.0  # seconds for a trial, beyond which it hangs: on a busy machine compiling takes a minute
+RARITY = 1000  # trials between those that take seconds
 
 
 def campaign_of(i: int, names: Sequence[str]) -> str:
@@ -91,14 +89,13 @@ class Workers:
 
     def _outcomes_of(self, process: subprocess.Popen[bytes], until: float) -> Iterator[tuple[int, str, dict[str, Any]]]:
         pipe: Any = process.stdout
-        pending, begun = b"", {"trial": self.next, "campaign": SLOW[0]}
+        pending, begun = b"", {"trial": self.next, "campaign": "start of a process"}
         while True:
-            patience = STARTING if begun["campaign"] in SLOW else PATIENCE
-            is_ready = select.select([pipe], [], [], patience)[0]
+            is_ready = select.select([pipe], [], [], PATIENCE)[0]
             chunk = os.read(pipe.fileno(), 65536) if is_ready else b""
             if not chunk:
                 self.next = begun["trial"] + 1
-                failure = "died" if is_ready else f"hangs for {patience:g} s"
+                failure = "died" if is_ready else f"hangs for {PATIENCE:g} s"
                 yield begun["trial"], begun["campaign"], {"solved": 1, "failure": failure}
                 return
             *lines, pending = (pending + chunk).split(b"\n")
