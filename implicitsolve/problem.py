@@ -21,6 +21,7 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_flag, check_limit
 from implicitsolve.structure import BlockBanded, Grid, Halves, Sparse
 from implicitsolve.structure._block_banded import coloring
+from implicitsolve.structure._names import labels_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -123,6 +124,10 @@ class Problem(ChecksKeywords, Representation):
         nothing else refers to. Then no defensive copies are made. Default False; the layers of `adapters` are pure.
     name : str, optional
         What traces call it.
+    names, equations : sequence of str, or mapping, optional
+        What messages, `explain` and `check_derivatives` call the unknowns and the equations of one system, in the order
+        of the flattened state: ``["pressure at J-12", ...]``, or by parts ``{"pressure": ["J-1", "J-2"], "flow": 40}``,
+        which gives "pressure[J-1]" and "flow[0]". Default: "x[317]", "F[317]".
 
     Raises
     ------
@@ -168,6 +173,8 @@ class Problem(ChecksKeywords, Representation):
     rejects: tuple[type[Exception], ...] | type[Exception] = field(default=(), kw_only=True)
     pure: bool = field(default=False, kw_only=True)
     name: str = field(default="", kw_only=True)
+    names: Any = field(default=None, kw_only=True, repr=False)
+    equations: Any = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         """Check that functions are functions."""
@@ -198,6 +205,8 @@ class Problem(ChecksKeywords, Representation):
             check_flag("Problem", name, flag)
         object.__setattr__(self, "bounds", _checked_bounds(self.bounds))
         object.__setattr__(self, "rejects", _checked_exceptions(self.rejects))
+        for argument in ("names", "equations"):
+            object.__setattr__(self, argument, labels_of(argument, getattr(self, argument)))
         _check_scale("x_scale", self.x_scale)
         _check_scale("f_scale", self.f_scale)
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from implicitsolve._arrays.host import to_host
 from implicitsolve._record import Counts, NewtonStep, Retry
 from implicitsolve._summary import Representation, format_arrays, list_entries, summarize
 from implicitsolve._typing import CallersArray, HostArray
@@ -275,6 +276,10 @@ class NonlinearResult(Ending):
         3     4.51e-12       1   0.00497       0       1      2
         """
         entries = [("calls", str(self.counts))]
+        labels = getattr(self.problem, "equations", None)
+        if labels is not None and self.success is False:
+            F = np.abs(to_host(self.fun)).reshape(-1)
+            entries.append(("largest F", f"{labels[F.argmax()]}: {F.max():.3g}"))
         entries += [] if self.detection is None else [("J", str(self.detection))]
         traced = None if self.problem is None else self.problem.derivatives
         entries += [] if traced is None else [("products", str(traced))]

@@ -60,14 +60,14 @@ def find_cause(case: Case) -> Cause | None:
 def _nonfinite(case: Case) -> Cause:
     bad = ~np.isfinite(case.F)
     if not np.isfinite(case.x).all():
-        entry = show_entry(case.x, ~np.isfinite(case.x))
+        entry = show_entry(case.x, ~np.isfinite(case.x), case.names)
         return Cause("x", f"x0 itself is not finite: {entry}.", "Start at finite numbers.")
     if bad.any():
         here = f", where x is {case.x[bad].flat[0]:.4g}" if case.x.shape == case.F.shape else ""
         start = "at the start" if not case.history.steps else "at x"
         what = f"F is not finite {start}: {int(bad.sum())} of {bad.size} entries, the first"
         advice = "Start inside the domain of the residual, or extend it there."
-        return Cause("start", f"{what} {show_entry(case.F, bad)}{here}.", advice)
+        return Cause("start", f"{what} {show_entry(case.F, bad, case.equations)}{here}.", advice)
     what = "F was finite up to x, the last iterate, but at no trial point of the next step, down to the shortest."
     advice = (
         "Solve for a variable that cannot leave the domain of the residual (log x for positive x), start closer to the "

@@ -16,6 +16,7 @@ from implicitsolve.diagnostics._spectrum import NotFiniteError, compute_spectrum
 from implicitsolve.diagnostics._system import DENSE, System
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.status import Status
+from implicitsolve.structure._names import few_names
 from implicitsolve.testing import check_derivatives
 
 NOISE = 0.1  # change of F between neighbouring numbers, over F, from which on F is rounding error
@@ -200,7 +201,4 @@ def _radius(system: System) -> str:
 
 def _names(system: System, entries: HostArray) -> str:
     """Names of unknowns, the first few."""
-    shape = system.evaluator.event_shape or (1,)
-    names = [f"x[{', '.join(str(int(i)) for i in np.unravel_index(entry, shape))}]" for entry in entries[:4]]
-    more = len(entries) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
+    return few_names("x", system.problem.names, entries, system.evaluator.event_shape)

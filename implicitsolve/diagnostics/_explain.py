@@ -195,7 +195,7 @@ def _sparsity(result: NonlinearResult) -> list[str]:
         return []
     is_open = found.how in (Outcome.BUDGET, Outcome.CONTRADICTION)
     advice = " If J is sparse, declare its pattern by `structure`." if is_open else ""
-    reason = "" if found.structure is None else singularity(found.structure)
+    reason = "" if found.structure is None else singularity(found.structure, result.problem)
     return [f"Sparsity of J: {found}.{advice}", *([f"{reason}."] if reason else [])]
 
 
@@ -226,8 +226,9 @@ def _read_cases(result: NonlinearResult, status: Status, rows: HostArray) -> dic
     known = (result.residual_norm, result.initial_norm, result.target)
     norms, firsts, targets = (per_system(part, result.status).tolist() for part in known)
     precision, exact = eps(array_namespace(result.x), result.x.dtype), result.counts.jvps > 0
+    labels = (getattr(result.problem, "names", None), getattr(result.problem, "equations", None))
     return {
-        row: Case(status, history, x[i], F[i], norms[row], firsts[row], targets[row], precision, exact)
+        row: Case(status, history, x[i], F[i], norms[row], firsts[row], targets[row], precision, exact, *labels)
         for i, (row, history) in enumerate(zip(rows.tolist(), read_histories(result, rows.tolist())))
     }
 

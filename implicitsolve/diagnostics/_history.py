@@ -13,6 +13,7 @@ from implicitsolve._summary import per_system
 from implicitsolve._typing import HostArray
 from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status
+from implicitsolve.structure._names import entry_name
 
 FIELDS = "step_length", "forcing", "linear_residual", "krylov_iterations", "linear_status", "factorized"
 STOPPED = Status.STOPPED, Status.STOPPED_BY_MONITOR
@@ -128,6 +129,8 @@ class Case:
     target: float
     precision: float
     has_products: bool  # whether exact products were counted
+    names: tuple[str, ...] | None = None  # of the unknowns and the equations
+    equations: tuple[str, ...] | None = None
 
     @property
     def reduction(self) -> float:
@@ -147,11 +150,11 @@ class Case:
         finite = np.isfinite(self.F)
         sizes = np.where(finite, np.abs(self.F), -1.0)
         name, where = ("largest entry", sizes == sizes.max()) if finite.all() else ("entry", ~finite)
-        return f"step {self.history.steps}, {name} of F {show_entry(self.F, where)}"
+        return f"step {self.history.steps}, {name} of F {show_entry(self.F, where, self.equations)}"
 
 
-def show_entry(values: HostArray, where: HostArray) -> str:
+def show_entry(values: HostArray, where: HostArray, labels: tuple[str, ...] | None = None) -> str:
     """The first entry of an array where something holds, with its value."""
-    index = tuple(int(i) for i in np.argwhere(where)[0])
-    name = f"[{', '.join(map(str, index))}] = " if index else ""
-    return f"{name}{values[index]:.4g}"
+    entry = int(np.flatnonzero(where)[0])
+    name = entry_name("", labels, entry, values.shape) + " = " if values.shape or labels else ""
+    return f"{name}{values.flat[entry]:.4g}"

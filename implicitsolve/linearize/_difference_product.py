@@ -28,7 +28,8 @@ from implicitsolve._arrays.namespace import array_namespace, is_complex, numpy_n
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import norm2, norm_max
 from implicitsolve.kernels._vectors import Row, vectors_like
-from implicitsolve.problem import spread
+from implicitsolve.problem import Problem, spread
+from implicitsolve.structure._names import entry_name
 
 MAX_CALIBRATIONS = 20  # evaluations at most that one solve spends to find the length of x
 SHORTEST, LONGEST = 1e-290, 1e290  # lengths beyond which a step or a difference would leave the range of float64
@@ -44,19 +45,21 @@ class Box:
     upper: Array
 
     @classmethod
-    def of(cls, bounds: tuple[Any, Any], x0: Array, flat_shape: tuple[int, int]) -> Box:
+    def of(cls, problem: Problem, x0: Array, flat_shape: tuple[int, int]) -> Box:
         """The bounds of a problem on its states; x0 must lie between them."""
         if is_complex(x0):
             raise TypeError("`bounds` need a real x0, got complex numbers")
         xp = array_namespace(x0)
-        whole = (from_host(spread("bounds", side, tuple(x0.shape)), x0) for side in bounds)
+        whole = (from_host(spread("bounds", side, tuple(x0.shape)), x0) for side in problem.bounds)
         flat, *sides = (xp.reshape(part, flat_shape) for part in (x0, *whole))
         outside = np.flatnonzero(to_host((flat < sides[0]) | (flat > sides[1])))
         if outside.size:
-            got = float(to_host(flat).reshape(-1)[outside[0]])
+            system, entry = divmod(int(outside[0]), flat_shape[1])
+            name = entry_name("x0", problem.names, entry, tuple(x0.shape[problem.batch_ndim :]))
+            got = float(to_host(flat)[system, entry])
             raise ValueError(
                 f"`x0` must lie within `bounds`: {outside.size} of {to_host(flat).size} entries do not, the first of "
-                f"them is {got:g}; np.clip(x0, lower, upper) moves them there"
+                f"them is {name} = {got:g}; np.clip(x0, lower, upper) moves them there"
             )
         return cls(*sides)
 

@@ -96,8 +96,11 @@ class Evaluator:
             problem.block_structure.length(self.size)  # raises where the blocks do not fit
         if problem.sparse_structure is not None:
             problem.sparse_structure.check_size(self.size)
-        bounds = problem.bounds
-        self.box: Box | None = None if bounds is None else Box.of(bounds, like, self.flat_shape)
+        for argument in ("names", "equations"):
+            labels = getattr(problem, argument)
+            if labels is not None and len(labels) != self.size:
+                raise ValueError(f"Problem: `{argument}` must be {self.size} names, got {len(labels)}")
+        self.box: Box | None = None if problem.bounds is None else Box.of(problem, like, self.flat_shape)
         self.tally: Tally = Tally()
         count = self.flat_shape[0]
         self.rows: Indices = np.arange(count)  # places in the whole batch

@@ -116,7 +116,7 @@ class PatternSearch(Search):
         declared = evaluator.problem.sparse_structure if self.structure is None else self.structure
         if declared is not None:
             declared.check_size(evaluator.size)
-            if reason := singularity(declared.sparse):
+            if reason := singularity(declared.sparse, evaluator.problem):
                 warnings.warn(f"SparseNewton: by the declared `structure` {reason}", RuntimeWarning, stacklevel=2)
             return Detection(structure=declared.sparse, how=Outcome.DECLARED, evaluations=0, unknowns=evaluator.size)
         structure = evaluator.problem.structure

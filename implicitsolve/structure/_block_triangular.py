@@ -10,6 +10,7 @@ import scipy.sparse
 import scipy.sparse.csgraph
 
 from implicitsolve._typing import HostArray
+from implicitsolve.structure._names import few_names
 from implicitsolve.structure._sparse import Sparse
 
 MOST_LEVELS = 64  # of blocks, one after another
@@ -72,22 +73,20 @@ class BlockTriangular:
         return max((block.unknowns.size for blocks in self.levels for block in blocks), default=0)
 
 
-def singularity(structure: Sparse) -> str:
-    """Why J is singular whatever its entries are, and the equations and unknowns concerned; empty if it is not."""
+def singularity(structure: Sparse, problem: Any = None) -> str:
+    """Why J is singular whatever its entries are, and its equations and unknowns, as the problem calls them; or ""."""
     if np.count_nonzero(structure.offsets == 0) == structure.unknowns:
         return ""  # a full diagonal is a matching
     form = BlockTriangular.of(structure)
     if not form.equations.size:
         return ""
+    names, labels = getattr(problem, "names", None), getattr(problem, "equations", None)
+    equations = few_names("F", labels, form.equations, (structure.unknowns,), MOST_NAMED)
+    unknowns = few_names("x", names, form.unknowns, (structure.unknowns,), MOST_NAMED)
     return (
-        f"J is singular whatever its entries are: equations {_few(form.equations)} are more than the unknowns in them, "
-        f"and unknowns {_few(form.unknowns)} more than the equations that hold them"
+        f"J is singular whatever its entries are: the equations {equations} are more than the unknowns in them, "
+        f"and the unknowns {unknowns} more than the equations that hold them"
     )
-
-
-def _few(numbers: HostArray) -> str:
-    more = f" and {numbers.size - MOST_NAMED} more" if numbers.size > MOST_NAMED else ""
-    return ", ".join(map(str, numbers[:MOST_NAMED].tolist())) + more
 
 
 def _reachable(A: Any, match: HostArray, start: HostArray) -> HostArray:

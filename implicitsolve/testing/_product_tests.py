@@ -18,6 +18,7 @@ from implicitsolve.linearize._jacobian import jacobian
 from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem
 from implicitsolve.stopping import own_generator
+from implicitsolve.structure._names import entry_name
 from implicitsolve.testing._checks import random_like
 
 LENGTHS = 10.0 ** np.arange(2, -3, -1)  # of differences, in units of eps^(1/3)
@@ -175,10 +176,10 @@ class Point:
     def place(self, system: int, entry: int) -> str:
         """Name of an entry of F."""
         evaluator = self.evaluator
-        index = ", ".join(str(int(i)) for i in np.unravel_index(entry, evaluator.event_shape or (1,)))
+        name = entry_name("entry ", evaluator.problem.equations, entry, evaluator.event_shape)
         batch = np.unravel_index(system, evaluator.batch_shape) if evaluator.batch_shape else ()
         of = f" of system {', '.join(str(int(i)) for i in batch)}" if batch else ""
-        return f"entry [{index}]{of}"
+        return f"{name}{of}"
 
     def adjoints(self, name: str, operator: LinearOperator, forward: Check | None) -> Check:
         """<w, J v> against <J^H w, v>, with the operator's own J v where that is right."""
