@@ -32,10 +32,7 @@ from implicitsolve.nonlinear._approximate_jacobian import offer_inverse
 from implicitsolve.nonlinear._halved import Halved, expanded_stages
 from implicitsolve.nonlinear._plan import Plan
 from implicitsolve.nonlinear._solve import solve_root
-from implicitsolve.nonlinear._state import (
-    NonlinearMethod,
-    SolveContext,
-)
+from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext
 from implicitsolve.problem import Problem, own_start
 from implicitsolve.result import NonlinearResult
 from implicitsolve.stopping import NonlinearStop, kind_of

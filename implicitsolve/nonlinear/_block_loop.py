@@ -20,10 +20,7 @@ from implicitsolve.kernels._norms import Norms, norm_max
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, MOVED, Lengths, component_sizes, plain_scales
-from implicitsolve.nonlinear._broyden import (
-    MAX_ASSEMBLIES,
-    BroydenInverse,
-)
+from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES, BroydenInverse
 from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._convergence import LINE_SEARCH_FAILED, NONFINITE, RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._loop import IterationLoop
@@ -217,7 +214,8 @@ class BlockLoop(IterationLoop[BlockState]):
 
     def _assembled(self, part: Evaluator, x: Array, F: Array) -> LinearOperator:
         """J(x) of some systems."""
-        return self.assembler.assemble(part, x, F)
+        J = self.assembler.assemble(part, x, F)
+        return J if self.shift is None else self.shift(part.rows, J, x, F)
 
     def _search(self, found: SearchResult, direction: Array, fresh: HostArray) -> SearchResult:
         """Accept full steps that reduce ||F||; of the others, search where J is new, reject where it is stale."""

@@ -23,11 +23,7 @@ from implicitsolve.globalize._rules import (
     natural_reduction,
     next_radius,
 )
-from implicitsolve.globalize._searches import (
-    dogleg,
-    kept_part,
-    least_squares_step,
-)
+from implicitsolve.globalize._searches import dogleg, kept_part, least_squares_step
 from implicitsolve.kernels._norms import Norms, norm2, norm_max
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._assemble import Assembler
@@ -36,23 +32,15 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, Lengths, agrees, is_far_from, scales, units_of
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._convergence import RUNNING, SINGULAR, STAGNATED
+from implicitsolve.nonlinear._dense_matrices import central_differences, is_singular, solved, times
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
-from implicitsolve.nonlinear._one_dense_system import (
-    GROWN,
-    IDLE_STEPS,
-    MIXED,
-    NEW_BEST,
-    PATIENCE,
-    solved,
-    times,
-)
+from implicitsolve.nonlinear._one_dense_system import GROWN, IDLE_STEPS, MIXED, NEW_BEST, PATIENCE
 from implicitsolve.nonlinear._state import LoopState, Solution, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.structure import BlockBanded
 
 MOST_CENTRAL = 20  # unknowns up to which J of equilibrated equations comes from central differences
-LEAST_ENTRY = 1e-3  # of the largest |x|: what the length of such a difference is relative to, at least
 
 
 @dataclass
@@ -168,7 +156,7 @@ class DenseLoop(IterationLoop[DenseState]):
             found.append(np.ones(rows.size))  # of x, or of what it is relative to
             least = np.where(theta > FALLEN, 1.0, np.where(state.is_exact[rows], 0.0, MODEL))
             found[0] = np.maximum(found[0], least * theta * found[1])
-            is_known = np.isfinite(found[0]) & ~_is_singular(J)
+            is_known = np.isfinite(found[0]) & ~is_singular(J)
             found[0] = np.where(is_known, found[0], np.inf)
             self._confirm(rows, found, scale)
         correction, step, x0, x = (
@@ -340,30 +328,11 @@ class DenseLoop(IterationLoop[DenseState]):
         return self.assembler.assemble(part, x, F).blocks[:, 0, 0]
 
 
-def central_differences(part: Evaluator, x: HostArray) -> HostArray:
-    """J(x) by central differences."""
-    typical = np.abs(x).max(axis=1, keepdims=True)
-    typical = np.maximum(np.abs(x), LEAST_ENTRY * np.where(typical > 0, typical, 1.0))
-    h, J = eps(numpy_namespace, x.dtype) ** (1 / 3) * typical, np.empty((*x.shape, x.shape[1]), dtype=x.dtype)
-    for j in range(x.shape[1]):
-        step = np.zeros_like(x)
-        step[:, j] = h[:, j]
-        ahead, behind = part.moved(x, step), part.moved(x, -step)
-        with np.errstate(all="ignore"):
-            J[:, :, j] = (part.residual(ahead) - part.residual(behind)) / (ahead - behind)[:, j : j + 1]
-    return J
-
-
 def trial_points(measured: Norms, norms: HostArray) -> SearchResult:
     """Trial points, as if all were accepted."""
     F, _, x = measured.arrays
     accepted, finite = np.ones(norms.shape, dtype=bool), np.isfinite(norms)
     return SearchResult(x, F, norms, norms, accepted, finite, None, measured)
-
-
-def _is_singular(J: HostArray) -> HostArray:
-    """Where an unknown enters no equation."""
-    return ~(np.abs(J).max(axis=1) > 0).all(axis=1)
 
 
 def _written(whole: HostArray, rows: Indices, part: HostArray) -> HostArray:

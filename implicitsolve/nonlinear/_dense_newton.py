@@ -9,9 +9,7 @@ import numpy as np
 
 from implicitsolve._typing import Array, Indices
 from implicitsolve.nonlinear._dense_loop import DenseLoop
-from implicitsolve.nonlinear._one_dense_system import (
-    OneDenseSystem,
-)
+from implicitsolve.nonlinear._one_dense_system import OneDenseSystem
 from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext
 
 MOST_UNKNOWNS = 100  # of a system

@@ -8,10 +8,7 @@ import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace, eps, is_complex
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.globalize._line_search import (
-    SearchResult,
-    SearchStart,
-)
+from implicitsolve.globalize._line_search import SearchResult, SearchStart
 from implicitsolve.globalize._rules import forcing_term, has_halved, has_search_failed, tighten
 from implicitsolve.globalize._searches import bounded_direction, kept_part
 from implicitsolve.kernels._norms import norm2, norm_max
@@ -21,13 +18,7 @@ from implicitsolve.krylov._recycling import RecyclingGMRES
 from implicitsolve.linearize._evaluator import NewSystems
 from implicitsolve.nonlinear._accuracy import NEAR, Lengths, next_length, plain_scales
 from implicitsolve.nonlinear._convergence import LINE_SEARCH_FAILED, NONFINITE, RUNNING
-from implicitsolve.nonlinear._direction import (
-    LARGEST_ETA,
-    LEAST_KRYLOV,
-    FixedMethod,
-    LinearSolver,
-    SinglePrecision,
-)
+from implicitsolve.nonlinear._direction import LARGEST_ETA, LEAST_KRYLOV, FixedMethod, LinearSolver, SinglePrecision
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import LoopState, SolveMemory
 from implicitsolve.operators import LinearOperator
@@ -182,7 +173,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         state = self.state
         if state.J is None:
             state.J = self.evaluator.jacobian(state.x, state.F)
-        return state.J
+        return state.J if self.shift is None else self.shift(self.evaluator.rows, state.J, state.x, state.F)
 
     def _failed(
         self, found: SearchResult, outcome: KrylovOutcome, size: HostArray, linear_residual: HostArray

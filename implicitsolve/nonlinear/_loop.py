@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from implicitsolve._arrays.host import gather, merge_rows, scatter
-from implicitsolve._arrays.namespace import array_namespace, copy_array, eps, smallest_normal
-from implicitsolve._record import LimitReached, NewtonStep
+from implicitsolve._arrays.host import gather, merge_rows
+from implicitsolve._arrays.namespace import eps, smallest_normal
+from implicitsolve._record import LimitReached
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.globalize._rules import NEW_BEST, PATIENCE, has_diverged, has_halved, is_still
 from implicitsolve.kernels._norms import Norms
 from implicitsolve.linearize._evaluator import Evaluator, NewSystems
-from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._accuracy import BatchProgress, is_below_range
+from implicitsolve.nonlinear._batch_record import BatchRecord
 from implicitsolve.nonlinear._budget import Budget
 from implicitsolve.nonlinear._certificate import certify
 from implicitsolve.nonlinear._convergence import (
@@ -27,22 +27,21 @@ from implicitsolve.nonlinear._convergence import (
     RUNNING,
     STAGNATED,
     STATIONARY_ON_BOUND,
-    BatchConvergence,
 )
 from implicitsolve.nonlinear._state import LoopState, Scheduler, Solution, SolveContext, SolveMemory, Standing
 from implicitsolve.operators import LinearOperator
-from implicitsolve.operators._wrappers import closed_up
 from implicitsolve.status import Status
 
 WHOLE = np.ones(1)  # the length of a single system's whole step
 WHOLE.flags.writeable = False
+TRANSIENT = 100  # steps without progress of a transient: ||F|| may grow on the way
 BLOCKED = [int(s) for s in (Status.STAGNATED, Status.LINE_SEARCH_FAILED, Status.LINEAR_SOLVE_FAILED, Status.SINGULAR)]
 
 State = TypeVar("State", bound=LoopState)
 Result = TypeVar("Result")
 
 
-class IterationLoop(BatchConvergence, Generic[State]):
+class IterationLoop(BatchRecord[State]):
     """One solve by an iterative method. `state` holds the systems that iterate.
 
     A method is a subclass: `_extended` adds its fields to the record of systems that start, and `_step` finds their
@@ -62,11 +61,11 @@ class IterationLoop(BatchConvergence, Generic[State]):
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         self.method, self.solution = method, solution
         self.stop, self.monitor, self.scheduler = context.stop, context.monitor, context.scheduler
-        self.leave, self.truth = context.leave, context.truth
+        self.leave, self.truth, self.shift = context.leave, context.truth, context.shift
         self.whole, self.is_retry, self.memory = context.evaluator, rows is not None, context.memory
         is_whole = rows is None and context.scheduler is None
         self.previous = context.previous if is_whole else SolveMemory()
-        self.patience: int = self.PATIENCE
+        self.patience: int = self.PATIENCE if self.shift is None else TRANSIENT
         self.unit = eps(self.whole.xp, self.whole.dtype)
         self.xtol = self.stop.error_limit(self.unit)
         self.smallest = smallest_normal(self.whole.xp, self.whole.dtype)
@@ -77,9 +76,9 @@ class IterationLoop(BatchConvergence, Generic[State]):
             rows = self.scheduler.begin(rows)
         x = solution.x if rows is not None and rows.size == solution.status.size else None
         self.state: State = self._started(rows, x, F=context.first)
-        self.budget = Budget(
-            solution, self.whole.tally, share=context.share, is_retry=self.is_retry, is_limited=self.LIMITED
-        )
+        is_limited = self.LIMITED and self.shift is None  # a transient may take its time
+        tally, is_retry = self.whole.tally, self.is_retry
+        self.budget = Budget(solution, tally, share=context.share, is_retry=is_retry, is_limited=is_limited)
 
     # What a method adds
 
@@ -126,7 +125,7 @@ class IterationLoop(BatchConvergence, Generic[State]):
         if self.scheduler is not None:
             self.scheduler.finish(self.solution.status)
         solution = self._remembered()
-        if self.CERTIFIES and self.stop.judges_x and self.truth is None:
+        if (self.CERTIFIES or self.shift is not None) and self.stop.judges_x and self.truth is None:
             certify(self.whole, solution, rows, self.xtol)
         return solution
 
@@ -295,12 +294,6 @@ class IterationLoop(BatchConvergence, Generic[State]):
             status[np.isin(status, BLOCKED) & self.blocked] = STATIONARY_ON_BOUND
         self._mark_converged(moved)
 
-    def _part(self, rows: Indices) -> tuple[Evaluator, Array, Array]:
-        """Evaluator, x and F of some of the running systems."""
-        if rows.size == self.state.rows.size:
-            return self.evaluator, self.state.x, self.state.F
-        return self.evaluator.take(rows, self.state.x), gather(self.state.x, rows), gather(self.state.F, rows)
-
     def _note_progress(self, details: dict[str, HostArray]) -> None:
         """End systems that are to be left, and those without progress: after `patience` steps, or a spent budget."""
         state = self.state
@@ -325,93 +318,3 @@ class IterationLoop(BatchConvergence, Generic[State]):
         rows = np.flatnonzero(is_best)  # a mask without order costs ten times the passes by places
         best[rows] = norms[rows]
         return is_best
-
-    def _note_best(self) -> HostArray:
-        """Keep the points with the smallest norms of F; return where these are new."""
-        state = self.state
-        is_better = state.measure < state.best_measure  # False for NaN
-        if is_better.all():
-            state.best_x, state.best_F, state.best_measure = state.x, state.F, state.measure
-        elif is_better.any():
-            state.best_x = merge_rows(is_better, state.x, state.best_x)
-            state.best_F = merge_rows(is_better, state.F, state.best_F)
-            state.best_measure = np.fmin(state.measure, state.best_measure)
-        return is_better
-
-    def _end_at_best(self) -> None:
-        """Put systems that have failed at the best of their points."""
-        state = self.state
-        failed = (state.status != RUNNING) & (state.status != CONVERGED) & np.isfinite(state.best_measure)
-        if self.stop.keeps_last or (self.scheduler is not None and self.scheduler.reference is not None):
-            failed &= state.status != ITERATION_LIMIT  # what follows continues from the last point
-        if failed.all():
-            state.x, state.F, state.measure = state.best_x, state.best_F, state.best_measure
-        elif failed.any():
-            state.x, state.F = merge_rows(failed, state.best_x, state.x), merge_rows(failed, state.best_F, state.F)
-            state.measure = np.where(failed, state.best_measure, state.measure)
-
-    def _compact(self) -> None:
-        """Store the systems that have ended, and compact the others."""
-        state, solution = self.state, self.solution
-        is_running = state.status == RUNNING
-        if is_running.all():
-            return
-        ended, keep = np.flatnonzero(~is_running), np.flatnonzero(is_running)
-        self._end_at_best()
-        rows = state.rows[ended]
-        if rows.size == solution.status.size:  # all at once, so in their order
-            solution.x, solution.F = state.x, state.F
-        else:
-            if solution.x is state.x or solution.x is state.best_x:
-                solution.x = copy_array(solution.x)
-            scatter(solution.x, rows, gather(state.x, ended))
-            scatter(solution.F, rows, gather(state.F, ended))
-        solution.status[rows], solution.norm[rows] = state.status[ended], state.measure[ended]
-        is_known = (state.status[ended] == CONVERGED) & np.isfinite(state.progress.error[ended])
-        errors = np.where(is_known, state.progress.error[ended], np.nan)
-        solution.error[rows] = np.where(
-            (state.norms[ended] == 0) & (state.status[ended] == CONVERGED), self.unit, errors
-        )
-        solution.target[rows] = state.target[ended]
-        solution.iterations[rows] += state.iterations[ended]
-        if keep.size:
-            keep, moves = closed_up(keep, ended) if self.OWNS else (keep, None)
-            if moves is not None:
-                state.rows, state.target = state.rows.copy(), state.target.copy()  # which others hold too
-            self.evaluator = self.evaluator.take(keep, state.x)
-            state.keep(keep, moves)
-        else:
-            state.rows = keep
-
-    def _whole_batch(self) -> tuple[Array, Array]:
-        """Copies of x and F of the whole batch."""
-        xp, state = array_namespace(self.state.x), self.state
-        x, F = xp.asarray(self.solution.x, copy=True), xp.asarray(self.solution.F, copy=True)
-        scatter(x, state.rows, state.x)
-        scatter(F, state.rows, state.F)
-        return x, F
-
-    def _record(self, iteration: int, **details: HostArray) -> None:
-        """Add a step to the trace and pass it to the monitor."""
-        state = self.state
-        waiting = 0 if self.scheduler is None else self.scheduler.waiting.size
-        started = 0 if self.entering is None else self.entering.x.shape[0]
-        step = NewtonStep(
-            iteration=iteration,
-            systems=state.rows.copy(),
-            residual_norm=state.measure.copy(),
-            target=state.target.copy(),
-            error=state.progress.error.copy(),
-            running=int(np.count_nonzero(state.status == RUNNING)) + started + waiting,
-            started=started,
-            waiting=waiting,
-            counts=self.evaluator.tally.counts(),
-            sparsity="" if iteration or self.memory.detection is None else str(self.memory.detection),
-            **details,
-        )
-        self.solution.steps.append(step)
-        if self.monitor is not silent:
-            x, F = self._whole_batch()
-            answer = self.monitor(step, self.whole.unflatten(x), self.whole.unflatten(F))
-            if ends_solve(answer):
-                self.whole.tally.ended = Status.STOPPED_BY_MONITOR

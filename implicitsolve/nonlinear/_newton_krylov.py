@@ -7,18 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from implicitsolve._typing import Array, Indices
-from implicitsolve.globalize._line_search import (
-    Backtracking,
-    EisenstatWalker,
-    Forcing,
-    LineSearch,
-)
+from implicitsolve.globalize._line_search import Backtracking, EisenstatWalker, Forcing, LineSearch
 from implicitsolve.globalize._searches import Dogleg
 from implicitsolve.krylov import KrylovMethod
 from implicitsolve.krylov._recycling import RecycledSpace, RecyclingGMRES
-from implicitsolve.nonlinear._direction import (
-    OneRecyclingGMRES,
-)
+from implicitsolve.nonlinear._direction import OneRecyclingGMRES
 from implicitsolve.nonlinear._krylov_loop import MAX_KRYLOV, KrylovLoop
 from implicitsolve.nonlinear._one_krylov_system import OneKrylovSystem
 from implicitsolve.nonlinear._plan import STUCK, Stage, run

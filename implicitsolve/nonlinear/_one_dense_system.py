@@ -32,6 +32,7 @@ from implicitsolve.linearize._difference_steps import LEAST_CHANGE, DifferenceSt
 from implicitsolve.nonlinear._accuracy import MOVED, Lengths, agrees, scales
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._convergence import DIVERGED, ITERATION_LIMIT, SINGULAR, STAGNATED
+from implicitsolve.nonlinear._dense_matrices import solved
 from implicitsolve.nonlinear._loop import WHOLE
 from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
 from implicitsolve.nonlinear._one_system import FACTORED, NO_STEP, REUSED, OneInvertedSystem
@@ -294,29 +295,3 @@ def ratio_of(a: float, b: float) -> float:
     if b:
         return a / b
     return math.copysign(math.inf, a) if a else math.nan
-
-
-def solved(J: HostArray, F: HostArray) -> HostArray:
-    """J^-1 F for each system; the shortest least-squares solution where J is singular."""
-    if J.shape[1] == 1:
-        return F / J[:, :, 0]
-    # Of equations, and then of unknowns: pivots are chosen among numbers of one size.
-    rows = near_reciprocals(np.abs(J).max(axis=2, keepdims=True))
-    columns = near_reciprocals(np.abs(J * rows).max(axis=1, keepdims=True))
-    try:
-        x = np.linalg.solve(J * rows * columns, F[:, :, None] * rows)[:, :, 0] * columns[:, 0]
-        lost = ~np.isfinite(x).all(axis=1)
-        if lost.any():  # an empty row or column, or a scale out of range
-            x[lost] = np.linalg.solve(J[lost], F[lost][:, :, None])[:, :, 0]
-        return x
-    except np.linalg.LinAlgError:
-        if len(J) > 1:  # each system's answer is its own
-            return np.concatenate([solved(J[i : i + 1], F[i : i + 1]) for i in range(len(J))])
-        finite = np.isfinite(J.reshape(J.shape[0], -1).sum(axis=1))
-        J = np.where(finite[:, None, None], J, 0.0)
-        return np.where(finite[:, None], times(np.linalg.pinv(J), F), np.nan)
-
-
-def times(J: HostArray, v: HostArray) -> HostArray:
-    """J v for each system."""
-    return (J @ v[:, :, None])[:, :, 0]

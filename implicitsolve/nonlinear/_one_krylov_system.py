@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._typing import HostArray
-from implicitsolve.globalize._line_search import (
-    Backtracking,
-    SearchResult,
-)
+from implicitsolve.globalize._line_search import Backtracking, SearchResult
 from implicitsolve.globalize._rules import (
     armijo_ratio,
     forcing_term,

@@ -14,11 +14,7 @@ import numpy as np
 from implicitsolve._arrays.namespace import eps, numpy_namespace, safe_range, smallest_normal
 from implicitsolve._record import LimitReached, NewtonStep
 from implicitsolve._typing import HostArray
-from implicitsolve.globalize._line_search import (
-    Correction,
-    SearchResult,
-    SearchStart,
-)
+from implicitsolve.globalize._line_search import Correction, SearchResult, SearchStart
 from implicitsolve.kernels._lapack import IAMAX
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.monitor import ends_solve, silent
@@ -90,7 +86,7 @@ class OneSystem(OneConvergence):
     @staticmethod
     def suits(context: SolveContext) -> bool:
         """Whether the solve is of one system without bounds, and no caller schedules it."""
-        is_watched = context.scheduler is not None or context.truth is not None
+        is_watched = context.scheduler is not None or context.truth is not None or context.shift is not None
         return context.evaluator.rows.size == 1 and context.evaluator.box is None and not is_watched
 
     def run(self) -> Solution:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,18 +14,16 @@ from implicitsolve.globalize._line_search import ConstantForcing, SearchResult, 
 from implicitsolve.globalize._searches import FullStep
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._block_loop import BlockLoop
 from implicitsolve.nonlinear._block_newton import BlockNewton
-from implicitsolve.nonlinear._krylov_loop import KrylovLoop
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
-from implicitsolve.nonlinear._plan import NOT_SPARSE, SPARSE, Stage
+from implicitsolve.nonlinear._plan import NOT_SPARSE, SPARSE, Stage, run
 from implicitsolve.nonlinear._sparse_newton import FactoredNewton, SparseNewton
 from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.stopping import check_number, check_positive
 
-PATIENCE, STEPS = 100, 500  # steps without progress, since ||F|| may grow on the way, and steps at all
+STEPS = 500  # at most, where the caller set no limit
 SHORTER, TRIALS = 0.1, 6  # of a step to where F is not finite, and how often
 MOST_GROWTH = 10.0  # of the time step from one step to the next
 LINEAR, SHRINKAGE = 0.5, 0.5  # part of ||F|| by which it may differ from F + J s; change of delta where it does more
@@ -101,15 +98,23 @@ class PseudoTransient(NonlinearMethod):
         return self.newton.rdiff if isinstance(self.newton, NewtonKrylov) else None
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        evaluator, newton = context.evaluator, self.newton
+        evaluator, newton, stop = context.evaluator, self.newton, context.stop
         clock = _Clock(self, evaluator, start.x)
+        stop = replace(stop, max_iterations=STEPS) if stop.max_iterations is None else stop
+        context = replace(context, stop=stop, shift=clock.shifted)
         if newton is None:
             newton = BlockNewton() if evaluator.problem.block_structure is not None else SparseNewton()
         if isinstance(newton, BlockNewton):
-            return _BlockLoop(clock, replace(newton, line_search=FINITE, reuse="none"), context, start, rows).run()
-        if isinstance(newton, SparseNewton):
-            return _Sparse(structure=newton.structure, budget=newton.budget, clock=clock).solve(context, start, rows)
-        return _products(newton, clock).solve(context, start, rows)
+            return replace(newton, line_search=FINITE, reuse="none").solve(context, start, rows)
+        is_sparse = isinstance(newton, SparseNewton)
+        products = NewtonKrylov() if is_sparse else newton
+        products = replace(products, line_search=FINITE, forcing=ConstantForcing(eta=0.01), retry=False)
+        if not is_sparse or not (isinstance(start.x, np.ndarray) or is_cupy_array(start.x)):
+            return products.solve(context, start, rows)
+        search = SparseNewton(structure=newton.structure, budget=newton.budget).search
+        factored = FactoredNewton(line_search=FINITE, reuse="none")
+        stages = Stage(method=search), Stage(method=factored, when=SPARSE), Stage(method=products, when=NOT_SPARSE)
+        return run(stages, context, start, rows)
 
 
 class _Clock:
@@ -132,8 +137,12 @@ class _Clock:
             mass = xp.astype(xp.asarray(mass, device=x0.device), x0.dtype)
             self.mass = xp.reshape(xp.broadcast_to(mass, evaluator.event_shape), (1, evaluator.size))
 
-    def diagonal(self, rows: Indices, J: LinearOperator, x: Array, F: Array) -> Array:
-        """What is added to the diagonals of J at the next step, (b, N), for systems `rows` of the whole batch."""
+    def shifted(self, rows: Indices, J: LinearOperator, x: Array, F: Array) -> LinearOperator:
+        """J of the next step for systems `rows` of the whole batch."""
+        return _with_diagonal(J, self._diagonal(rows, J, x, F))
+
+    def _diagonal(self, rows: Indices, J: LinearOperator, x: Array, F: Array) -> Array:
+        """What is added to the diagonals of J, (b, N)."""
         method, norms = self.method, norm2(F)
         new = np.isnan(self.norms[rows])
         with np.errstate(all="ignore"):
@@ -190,73 +199,3 @@ class _Finite(FullStep):
 
 
 FINITE = _Finite()
-
-
-class _KrylovLoop(KrylovLoop):
-    """Steps of `NewtonKrylov` with the shifted J."""
-
-    LIMITED = False  # a transient may take its time
-    STEPS, PATIENCE = STEPS, PATIENCE
-
-    def __init__(self, clock: _Clock, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.clock = clock
-
-    def _jacobian(self) -> LinearOperator:
-        state, J = self.state, super()._jacobian()
-        return _with_diagonal(J, self.clock.diagonal(self.evaluator.rows, J, state.x, state.F))
-
-
-def _products(newton: NewtonKrylov, clock: _Clock) -> NewtonKrylov:
-    """The settings of Newton's method for the shifted systems."""
-    own: dict[str, Any] = {"line_search": FINITE, "forcing": ConstantForcing(eta=0.01), "retry": False}
-    return _Krylov(**(vars(newton) | own), clock=clock)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Krylov(NewtonKrylov):
-    """`NewtonKrylov` with shifted Jacobians."""
-
-    clock: Any = None
-
-    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        return _KrylovLoop(self.clock, self, context, start, rows).run()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Sparse(SparseNewton):
-    """`SparseNewton` with shifted Jacobians."""
-
-    clock: Any = None
-
-    def stages(self, context: SolveContext, x0: Array) -> Sequence[Stage]:
-        products = Stage(method=_products(NewtonKrylov(), self.clock))
-        if not isinstance(x0, np.ndarray) and not is_cupy_array(x0):
-            return [products]
-        factored = _Factored(line_search=FINITE, reuse="none", clock=self.clock)
-        return [Stage(method=self.search), Stage(method=factored, when=SPARSE), replace(products, when=NOT_SPARSE)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Factored(FactoredNewton):
-    """`FactoredNewton` with shifted Jacobians."""
-
-    clock: Any = None
-
-    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        return _BlockLoop(self.clock, self.prepared(context), context, start, rows).run()
-
-
-class _BlockLoop(BlockLoop):
-    """Steps with a new factorization of the shifted J each."""
-
-    LIMITED, CERTIFIES = False, True  # factors are of the shifted J
-    STEPS, PATIENCE = STEPS, PATIENCE
-
-    def __init__(self, clock: _Clock, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.clock = clock
-
-    def _assembled(self, part: Evaluator, x: Array, F: Array) -> LinearOperator:
-        J = super()._assembled(part, x, F)
-        return _with_diagonal(J, self.clock.diagonal(part.rows, J, x, F))

@@ -295,6 +295,7 @@ class SolveContext:
     scheduler: Scheduler | None = None  # of a solve in which all systems iterate to their own end, there is none
     share: float = 1.0  # of the budget of each system, that may be spent at the end of this attempt
     leave: Callable[[Standing], bool] | None = None  # whether all running systems end, with ITERATION_LIMIT
+    shift: Callable[[Indices, LinearOperator, Array, Array], LinearOperator] | None = None  # of a transient's J
     truth: Callable[[Array, Indices], HostArray] | None = None  # norms of the caller's F, where another F is solved
     first: Array | None = None  # F at the start, where it is known
     previous: SolveMemory = field(default_factory=SolveMemory)  # what an earlier solve left; never written
