@@ -144,12 +144,12 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
     """Newton's method, by what is known of J."""
     evaluator, problem = context.evaluator, context.evaluator.problem
     is_dense = problem.structure in (None, "none") and DenseNewton.suits(context, x0)
-    dense, last = (FIRST_DENSE, LAST_DENSE) if is_dense else ([], [])
-    logarithms = _stages(Logarithmic(method=Auto(), takes_all=False)) if Logarithmic.suits(context, x0) else []
-    if dense and evaluator.size <= MOST_DENSE:
+    rest = _stages(Logarithmic(method=Auto(), takes_all=False)) if Logarithmic.suits(context, x0) else []
+    if is_dense and evaluator.size <= MOST_DENSE:
         # For a single equation equilibration changes nothing.
-        others = [Stage(method=FartherStart(), continues=ANY)] if evaluator.size == 1 else last
-        return [*dense, *logarithms, *others, *LAST]
+        others = [Stage(method=FartherStart(), continues=ANY)] if evaluator.size == 1 else LAST_DENSE
+        return [*FIRST_DENSE, *rest, *others, *LAST]
+    rest += [*FIRST_DENSE, *LAST_DENSE] if is_dense else []
     is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
     if is_factorable and SparseNewton.suits(context, x0):
         if problem.sparse_structure is not None or problem.structure == "detect":
@@ -157,14 +157,12 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
         is_open = isinstance(x0, np.ndarray) or problem.jac is not None
         if is_open and problem.structure is None and problem.blocks is None:
             bisection: Literal["late", False] = "late" if evaluator.size >= SMALLEST_GRAPH else False
-            stages = _by_blocks(SparseNewton(bisection=bisection).stages(context, x0))
-            return [*stages, *logarithms, *dense, *last]
+            return [*_by_blocks(SparseNewton(bisection=bisection).stages(context, x0)), *rest]
     structure = problem.block_structure
     if structure is None or structure.block_size > 2 * LARGEST_BLOCK or not is_factorable:
-        return [*NewtonKrylov().stages(context, x0)[:2], *logarithms, *dense, *last]
-    if not favors_direct(problem, structure.length(evaluator.size)):
-        return LAGGED.stages(context, x0)
-    return _stages(BLOCKS, PRODUCTS)
+        return [*NewtonKrylov().stages(context, x0)[:2], *rest]
+    is_direct = favors_direct(problem, structure.length(evaluator.size))
+    return _stages(BLOCKS, PRODUCTS) if is_direct else LAGGED.stages(context, x0)
 
 
 def _by_blocks(stages: Sequence[Stage]) -> list[Stage]:

@@ -87,15 +87,12 @@ class OneFactoredSystem(OneInvertedSystem):
         return solution
 
     def _step(self) -> dict[str, HostArray]:
-        is_fresh, previous, length, failed = self.is_stale, self.norm, 1.0, RUNNING
-        direction, square, x, F, norm = self._trial()
+        is_fresh, previous = self.is_stale, self.norm
+        direction, square, *point = self._trial()
         if is_fresh:
             size = self._norm(self.x)
             self.progress.direction = math.sqrt(square) / size if size > 0 else math.inf
-        if not norm <= largest_ratio(is_fresh) * previous:
-            length = 0.0
-            if is_fresh:
-                x, F, norm, length, failed = self._searched(direction, x, F, norm)
+        x, F, norm, length, failed = self._searched(direction, *point)
         moved = direction if length == 1 else x - self.x if length else np.zeros_like(x)
         if length:
             self._accept(x, F, norm)
@@ -157,7 +154,11 @@ class OneFactoredSystem(OneInvertedSystem):
     def _searched(
         self, direction: HostArray, x: HostArray, F: HostArray, norm: float
     ) -> tuple[HostArray, HostArray, float, float, int]:
-        """Search along the direction from a new J: x, F, ||F|| and the length, or 0 and the status of a failure."""
+        """Accept the whole step, or search along it from a new J: x, F, ||F||, the length or 0, a failure's status."""
+        if norm <= largest_ratio(self.is_stale) * self.norm:
+            return x, F, norm, 1.0, RUNNING
+        if not self.is_stale:
+            return x, F, norm, 0.0, RUNNING
         if not np.isfinite(direction).all():
             return x, F, norm, 0.0, SINGULAR
         if self._is_rounding():

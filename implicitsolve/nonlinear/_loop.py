@@ -56,7 +56,6 @@ class IterationLoop(BatchRecord[State]):
     LIMITED: ClassVar[bool] = True  # whether systems end where their `Budget` is spent
     blocked: HostArray | bool = False  # where the last Newton step points across a bound that x touches
     CERTIFIES: ClassVar[bool] = True  # whether a dense J has the last word on a success, where it is cheap
-    OWNS: ClassVar[bool] = False  # whether nothing else holds the arrays of the record between steps
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         self.method, self.solution = method, solution

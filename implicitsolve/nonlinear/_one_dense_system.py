@@ -73,14 +73,8 @@ class OneDenseSystem(OneInvertedSystem):
         is_fresh = self.is_stale
         if is_fresh:
             self._assemble()
+        step, size, newton_size, model = self._trial()
         with np.errstate(all="ignore"):
-            step, model = self._newton(), None
-            newton_size = size = self._norm(step)
-            if self.radius == math.inf:
-                self.radius = first_radius(size, self.progress.size)
-            if not size <= self.radius:
-                step = self._dogleg(step)
-                model, size = self.F + self.J.dot(step), self._norm(step)
             x = self.x + step
         traced = {"step_length": NO_STEP, "factorized": FACTORED if is_fresh else REUSED}
         x_size, before = self._norm(x), self.progress.size
@@ -104,6 +98,18 @@ class OneDenseSystem(OneInvertedSystem):
         if is_accepted:
             traced["step_length"] = WHOLE if model is None else np.asarray([ratio_of(size, newton_size)])
         return traced
+
+    def _trial(self) -> tuple[HostArray, float, float, HostArray | None]:
+        """The step within the trust region, its length and Newton's, and F + J s unless it is Newton's."""
+        with np.errstate(all="ignore"):
+            step, model = self._newton(), None
+            newton_size = size = self._norm(step)
+            if self.radius == math.inf:
+                self.radius = first_radius(size, self.progress.size)
+            if not size <= self.radius:
+                step = self._dogleg(step)
+                model, size = self.F + self.J.dot(step), self._norm(step)
+        return step, size, newton_size, model
 
     def _newton(self) -> HostArray:
         """Newton's step at x."""

@@ -97,20 +97,25 @@ class OneSystem(OneConvergence):
             self.tally.enforced(self._iterate)
         except LimitReached:
             self.status = int(self.tally.ended or RUNNING)
-        solution = self.solution
         if self.status in UNMOVED and not self.judges_F:
             self._settle(LIMITED)
         if self.RUNS_AWAY and self.status not in (CONVERGED, RUNNING) and self.progress.runs_away():
             self.status = AT_INFINITY
+        solution = self._ended()
+        if self.CERTIFIES and self.judges_x:
+            certify(self.evaluator, solution, np.zeros(1, dtype=int), self.xtol)
+            self.status = int(solution.status[0])
+        return solution
+
+    def _ended(self) -> Solution:
+        """The solution: a system that has failed at the best of its points."""
+        solution = self.solution
         has_failed = self.status != CONVERGED and math.isfinite(self.best_measure)
         if has_failed and not (self.status == ITERATION_LIMIT and self.stop.keeps_last):
             self.x, self.F, self.measure = self.best_x, self.best_F, np.asarray([self.best_measure])
         solution.x, solution.F = self.x[None], self.F[None]
         solution.status[0], solution.norm[0] = self.status, self.measure[0]
         solution.error[0] = self.progress.error if math.isfinite(self.progress.error) and not has_failed else np.nan
-        if self.CERTIFIES and self.judges_x:
-            certify(self.evaluator, solution, np.zeros(1, dtype=int), self.xtol)
-            self.status = int(solution.status[0])
         return solution
 
     def _iterate(self) -> None:
