@@ -14,12 +14,13 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather
-from implicitsolve._arrays.namespace import array_namespace, is_array, is_complex
+from implicitsolve._arrays.namespace import array_namespace, is_complex
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import BACKENDS, Factors, StoredFactors
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov import KrylovOutcome, LinearMethod
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
+from implicitsolve.operators._arguments import multiply_stacked
 from implicitsolve.result import per_system, status_per_system
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, check_limit, check_number
@@ -143,7 +144,32 @@ class Factored(Protocol):
         ...
 
 
-class Factorization(LinearOperator):
+class FactoredInverse(LinearOperator):
+    """The inverse of a factored matrix, or of a batch of them."""
+
+    status: Any
+    singular_block: Any
+
+    def _mark(self, singular: HostArray) -> None:
+        """Note the block in which each system of the batch was found singular, -1 where it was not."""
+        codes = np.where(singular < 0, int(Status.CONVERGED), int(Status.SINGULAR))
+        self.status = status_per_system(codes, self.batch_shape)
+        self.singular_block = per_system(singular, self.batch_shape)
+
+    def solve(self, b: Array) -> Array:
+        """Return A^-1 b for each system: `matvec` by the name that solvers have."""
+        return self.matvec(b)
+
+    def solve_adjoint(self, b: Array) -> Array:
+        """Return A^-H b for each system."""
+        return self.rmatvec(b)
+
+    def negative(self, F: Array) -> Array:
+        """Return -A^-1 F for F (B, N) of the flattened batch: a Newton direction, without checks and spare copies."""
+        return -self._matvec(F)
+
+
+class Factorization(FactoredInverse):
     """The inverse of a block-banded matrix, or of a batch of them, by triangular factors that it keeps.
 
     Made by ``BlockLU().factor(A)`` or ``CyclicReduction().factor(A)``. An operator like any other: `matvec` multiplies
@@ -206,10 +232,7 @@ class Factorization(LinearOperator):
         )
         self._factored = inverse
         self.A = inverse.A
-        singular = inverse.layout.first_block(factors.singular)
-        codes = np.where(singular < 0, int(Status.CONVERGED), int(Status.SINGULAR))
-        self.status: Any = status_per_system(codes, batch_shape)
-        self.singular_block: Any = per_system(singular, batch_shape)
+        self._mark(inverse.layout.first_block(factors.singular))
         self.growth: Any = per_system(factors.growth, batch_shape)
 
     @classmethod
@@ -239,34 +262,16 @@ class Factorization(LinearOperator):
         factors = inverse.factors.keep(indices, moves)
         return Factorization._of(replace(inverse, A=None, batch_shape=(indices.size,), factors=factors))
 
-    def solve(self, b: Array) -> Array:
-        """Return A^-1 b for each system: `matvec` by the name that solvers have."""
-        return self.matvec(b)
-
     def negative(self, F: Array) -> Array:
-        """Return -A^-1 F for F (B, N) of the flattened batch: a Newton direction, without checks and spare copies."""
         return self._factored.negative(F)
-
-    def solve_adjoint(self, b: Array) -> Array:
-        """Return A^-H b for each system."""
-        return self.rmatvec(b)
 
     def matmat(self, columns: Array) -> Array:
         """Return A^-1 B for the columns of B, shape ``batch_shape + (N, K)``, all at once."""
-        return self._columns(columns, adjoint=False)
+        return multiply_stacked("Factorization", self, lambda b: self._factored.solve(b, adjoint=False), columns)
 
     def rmatmat(self, columns: Array) -> Array:
         """Return A^-H B for the columns of B, shape ``batch_shape + (N, K)``, all at once."""
-        return self._columns(columns, adjoint=True)
-
-    def _columns(self, columns: Any, adjoint: bool) -> Array:
-        columns = columns if is_array(columns) else np.asarray(columns)
-        if tuple(columns.shape[:-1]) != (*self.batch_shape, self.shape[1]):
-            expected = (*self.batch_shape, self.shape[1], "K")
-            raise ValueError(f"Factorization: the columns must have shape {expected}, got {tuple(columns.shape)}")
-        xp = array_namespace(columns)
-        stacked = xp.reshape(columns, (*self.batch_shape, *self.in_shape, columns.shape[-1]))
-        return xp.reshape(self._factored.solve(stacked, adjoint), columns.shape)
+        return multiply_stacked("Factorization", self, lambda b: self._factored.solve(b, adjoint=True), columns)
 
 
 @dataclass(frozen=True)

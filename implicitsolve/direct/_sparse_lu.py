@@ -14,12 +14,10 @@ import scipy.sparse.csgraph
 from implicitsolve._arrays.namespace import array_namespace, is_complex, near_reciprocals
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._cudss import CuDSSPlan, Engine
+from implicitsolve.direct._factorization import FactoredInverse
 from implicitsolve.direct._sparse_engines import LIBRARIES, BandLU, DenseLU, Refined, Scaled, SuperLU, load
 from implicitsolve.krylov import LinearMethod
-from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.result import per_system, status_per_system
-from implicitsolve.status import Status
 from implicitsolve.structure._sparse import Sparse, compressed
 
 WIDEST_BAND = 24  # diagonals on one side up to which LAPACK's band was faster than SuperLU: 6 times at 1, even at 32
@@ -274,7 +272,7 @@ def _is_accurate(A: SparseMatrix, engine: Engine) -> bool:
         return bool(np.max(np.abs(b - A.matvec(x))) <= LARGEST_RESIDUAL * size)
 
 
-class SparseFactorization(LinearOperator):
+class SparseFactorization(FactoredInverse):
     """The inverse of a sparse matrix, or of a batch of them, by its LU factors.
 
     Made by ``SparseLU().factor(A)``. `matvec` multiplies by A^-1, `rmatvec` by A^-H, and it can be the preconditioner M
@@ -304,11 +302,7 @@ class SparseFactorization(LinearOperator):
         self.A: SparseMatrix = A
         self.plan: SparsePlan | CuDSSPlan = plan
         self._engines = engines
-        codes = np.array([int(Status.SINGULAR if engine is None else Status.CONVERGED) for engine in engines])
-        self.status: Any = status_per_system(codes, A.batch_shape)
-        self.singular_block: Any = per_system(
-            np.where(codes == int(Status.SINGULAR), 0, -1), A.batch_shape
-        )  # as a Factorization has it
+        self._mark(np.array([0 if engine is None else -1 for engine in engines]))
 
     def __repr__(self) -> str:
         """Shape, batch, and bytes."""
@@ -319,18 +313,6 @@ class SparseFactorization(LinearOperator):
     def nbytes(self) -> int:
         """Bytes that the factors hold."""
         return sum(engine.nbytes for engine in self._engines if engine is not None)
-
-    def solve(self, b: Array) -> Array:
-        """Return A^-1 b for each system."""
-        return self.matvec(b)
-
-    def solve_adjoint(self, b: Array) -> Array:
-        """Return A^-H b for each system."""
-        return self.rmatvec(b)
-
-    def negative(self, F: Array) -> Array:
-        """-A^-1 F for F (B, N) of the flattened batch: a Newton direction."""
-        return -_solve(self._engines, F, "N")
 
 
 def _solve(engines: list[Engine | None], b: Array, trans: str) -> Array:

@@ -74,10 +74,6 @@ class DescentCollector:
         scatter(self.descent.unit, systems, unit)
         self.descent.length[systems], self.descent.gain[systems] = size, gain
 
-    def renumber(self, places: Indices) -> Callable[..., None]:
-        """Return a collector for a part of the batch, whose systems have these places in the whole."""
-        return lambda systems, *bases: self(places[systems], *bases)
-
 
 def _normalize(v: Array) -> tuple[Array, HostArray]:
     """Vectors (b, N) over their lengths, and those; zero where the length is."""

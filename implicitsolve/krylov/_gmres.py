@@ -73,7 +73,7 @@ class GMRES(KrylovMethod):
     ) -> KrylovOutcome:
         """Solve on arrays (B, N); see `KrylovMethod`, and `Arnoldi` for `polish`, which cannot be confirmed."""
         x, r, norms = start(A, b, x0)
-        size = b.shape[0]
+        xp, size = array_namespace(b), b.shape[0]
         iterations = np.zeros(size, dtype=int)
         broken, nonfinite, stagnated = (np.zeros(size, dtype=bool) for _ in range(3))
         idle = np.zeros(size, dtype=int)  # idle cycles in a row
@@ -83,7 +83,6 @@ class GMRES(KrylovMethod):
             rows = np.flatnonzero(running)
             whole = rows.size == size
             part = A if whole else A.take(rows)
-            augment, has_one = _augment(errors, rows)
             cycle = Arnoldi(
                 part,
                 part_of(r, rows),
@@ -92,8 +91,8 @@ class GMRES(KrylovMethod):
                 columns=self.restart + len(errors),
                 limits=max_iterations - iterations[rows],
                 M=M if whole or M is None else M.take(rows),
-                augment=augment,
-                has_one=has_one,
+                augment=xp.stack([part_of(e, rows) for e, _ in errors], axis=1) if errors else None,
+                has_one=np.stack([has_one[rows] for _, has_one in errors], axis=1) if errors else None,
                 polish=polish and not confirm,
                 needs_residual=not confirm,
             ).run()
@@ -159,14 +158,6 @@ class LGMRES(GMRES):
     def augment(self) -> int:
         """Corrections of earlier cycles that augment the space."""
         return self.outer_k
-
-
-def _augment(errors: list[tuple[Array, HostArray]], rows: Indices) -> tuple[Array | None, HostArray | None]:
-    """Corrections of earlier cycles for these systems, and which of them has one."""
-    if not errors:
-        return None, None
-    augment = array_namespace(errors[0][0]).stack([part_of(e, rows) for e, _ in errors], axis=1)
-    return augment, np.stack([has_one[rows] for _, has_one in errors], axis=1)
 
 
 def _normalize(dx: Array, norms: HostArray, rows: Indices, like: Array) -> tuple[Array, HostArray]:

@@ -84,39 +84,28 @@ class RecyclingGMRES:
         largest = rows - rows // ROWS_PER_VECTOR
         if space is not None and space.base is not M:
             space = self._space = space.around(M)
-        collector = self._collector(F, least=0 if M is None else SOLVED) if self.recycle else None
+        collector = None
+        if self.recycle:
+            has_some = np.zeros(norms.size, dtype=bool) if self._space is None else self._space.held.any(axis=1)
+            least = np.where(has_some | (length <= SMALL), 0 if M is None else SOLVED, EASY)
+            collector = SpaceCollector(F, most_kept(self.recycle, F.shape[0] * length), least)
         descents = DescentCollector(F, norms) if self.needs_descent else None
         target, sizes = eta * norms, np.minimum(self.sizes, largest if limit is None else np.minimum(limit, largest))
-        process = Arnoldi(
-            J,
-            -F,
-            norms,
-            target=target,
-            columns=int(sizes.max()),
-            limits=sizes,
-            M=M if space is None else space,
-            on_finish=_both(descents, collector),
-            needs_residual=False,
-            storage=self._storage,
-        )
-        cycle = process.run()
-        self._storage = process.V, process.Z if process.is_flexible else None
+
+        def process(J: LinearOperator, b: Array, at: Any, M: Any, on_finish: Any, **others: Any) -> Arnoldi:
+            limits = {"target": target[at], "columns": int(sizes[at].max()), "limits": sizes[at]}
+            return Arnoldi(J, b, norms[at], **limits, M=M, on_finish=on_finish, needs_residual=False, **others)
+
+        watch = watched_by(descents, collector)
+        first = process(J, -F, slice(None), M if space is None else space, watch, storage=self._storage)
+        cycle = first.run()
+        self._storage = first.V, first.Z if first.is_flexible else None
         lost = np.flatnonzero(cycle.broken & (cycle.norm > target))
         if lost.size and space is not None:
             # what was kept may be singular where J has changed beyond recognition: those systems begin afresh
             self._space = space.limit(space.held & ~np.isin(np.arange(sizes.size), lost)[:, None])
-            watcher = _both(*(None if c is None else c.renumber(lost) for c in (descents, collector)))
-            again = Arnoldi(
-                J.take(lost),
-                gather(-F, lost),
-                norms[lost],
-                target=target[lost],
-                limits=sizes[lost],
-                columns=int(sizes[lost].max()),
-                M=None if M is None else M.take(lost),
-                on_finish=watcher,
-                needs_residual=False,
-            ).run()
+            part, inverse = J.take(lost), None if M is None else M.take(lost)
+            again = process(part, gather(-F, lost), lost, inverse, watched_by(descents, collector, places=lost)).run()
             scatter(cycle.dx, lost, again.dx)
             cycle.norm[lost], cycle.broken[lost], cycle.nonfinite[lost] = again.norm, again.broken, again.nonfinite
             cycle.columns[lost] += again.columns
@@ -131,12 +120,6 @@ class RecyclingGMRES:
         larger = np.maximum(self.sizes, np.minimum(2 * self.sizes, LARGEST_SPACE))
         sizes = np.where(falls_short, larger, self.sizes)
         self.grew, self.sizes = (sizes > self.sizes) & (self.sizes < length) & (length <= LARGEST_SPACE), sizes
-
-    def _collector(self, F: Array, least: int) -> SpaceCollector:
-        systems, length = F.shape
-        keep = most_kept(self.recycle, systems * length)
-        has_some = np.zeros(systems, dtype=bool) if self._space is None else self._space.held.any(axis=1)
-        return SpaceCollector(F, keep, least=np.where(has_some | (length <= SMALL), least, EASY))
 
     def take(self, rows: Indices) -> RecyclingGMRES:
         part = copy.copy(self)
@@ -260,10 +243,6 @@ class SpaceCollector:
             )
         return systems, U, C, chosen
 
-    def renumber(self, places: Indices) -> Callable[[Indices, Array, Array, Hessenberg, HostArray], None]:
-        """Return a collector for a part of the batch, whose systems have these places in the whole."""
-        return lambda systems, V, Z, small, columns: self(places[systems], V, Z, small, columns)
-
     def join(self, old: RecycledSpace | None, base: Any) -> RecycledSpace:
         """Put the new pairs before the older ones, and forget the oldest."""
         xp = array_namespace(self.like)
@@ -278,7 +257,7 @@ class SpaceCollector:
             wanted = old.held & (held.sum(axis=1)[:, None] + np.cumsum(old.held, axis=1) <= self.keep)
             old = old if wanted.all() else old.limit(wanted)
         held = np.concatenate([held, old.held], axis=1)
-        overlap = to_host(project_many(old.C, C))
+        overlap = to_host(xp.matmul(C, xp.matrix_transpose(xp.conj(old.C) if is_complex(C) else old.C)))  # <C_old, C>
         T = np.zeros((b, held.shape[1], held.shape[1]), np.result_type(overlap, old.T))
         T[:, :q, :q], T[:, :q, q:], T[:, q:, q:] = np.eye(q), -overlap @ old.T, old.T
         return RecycledSpace(xp.concat([C, old.C], axis=1), xp.concat([K, old.K], axis=1), T, theta, held, base)
@@ -333,19 +312,12 @@ def geometric_mean(S: HostArray, good: HostArray) -> HostArray:
     return np.ldexp(np.exp2((rest + (np.log2(mantissa) * good).sum(axis=1)) / count), whole)
 
 
-def project_many(C: Array, rows: Array) -> Array:
-    """<C_j, rows_i> for each system: (B, q, N), (B, p, N) -> (B, p, q)."""
-    xp = array_namespace(C)
-    return xp.matmul(rows, xp.matrix_transpose(xp.conj(C) if is_complex(C) else C))
+def watched_by(*collectors: Any, places: Indices | None = None) -> Any:
+    """Call each collector that is not None, for a part of the batch whose systems have these places in the whole."""
+    some = [collector for collector in collectors if collector is not None]
 
+    def collect(systems: Indices, *bases: Any) -> None:
+        for collector in some:
+            collector(systems if places is None else places[systems], *bases)
 
-def _both(first: Any, second: Any) -> Any:
-    """Call two collectors, of which any may be None."""
-    if first is None or second is None:
-        return second if first is None else first
-
-    def collect(*bases: Any) -> None:
-        first(*bases)
-        second(*bases)
-
-    return collect
+    return collect if some else None

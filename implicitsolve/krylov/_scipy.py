@@ -83,7 +83,9 @@ class ScipyKrylov(KrylovMethod):
             # some of SciPy's methods test a preconditioned residual, so that one call need not be enough
             goes_on = True
             while goes_on and norms[row] > target[row] and iterations[row] < max_iterations:
-                system = _System(part, inverse, r[row], float(norms[row]))
+                system = _System(
+                    part, inverse, r[row], float(norms[row]), needs_adjoint=self.function in ("bicg", "qmr")
+                )
                 dx = self._solve_one(system, target[row] / norms[row], max_iterations - int(iterations[row]))
                 iterations[row] += max(system.products, 1)
                 with np.errstate(all="ignore"):
@@ -103,14 +105,14 @@ class ScipyKrylov(KrylovMethod):
         function = getattr(spla, self.function) if isinstance(self.function, str) else self.function
         keywords: dict[str, Any] = {**self._limit(max_iterations, system.size), **self.options}
         if system.M is not None:
-            keywords["M"] = system.preconditioner(self.function)
+            keywords["M"] = system.M
         accepted = inspect.signature(function).parameters
         if "rtol" in accepted or any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
             keywords.setdefault("rtol", rtol)
         if "atol" in accepted:
             keywords.setdefault("atol", 0.0)
         with np.errstate(all="ignore"):
-            solution = function(system.operator(self.function), system.right, **keywords)[0]
+            solution = function(system.A, system.right, **keywords)[0]
             return np.asarray(solution).reshape(-1) * (system.norm / (system.scale or 1.0))
 
     def _limit(self, max_iterations: int, size: int) -> dict[str, int]:
@@ -129,40 +131,27 @@ class ScipyKrylov(KrylovMethod):
 class _System:
     """One system of a batch for SciPy: unit right-hand side, and an operator rescaled if its norm is far from 1."""
 
-    def __init__(self, A: LinearOperator, M: Any, r: Array, norm: float) -> None:
-        self.A, self.M, self.norm = A, M, norm
-        self.right, self.size, self.dtype = r / norm, r.shape[0], r.dtype
-        self.scale, self.products = 0.0, 0
+    def __init__(self, A: LinearOperator, M: Any, r: Array, norm: float, *, needs_adjoint: bool) -> None:
+        for operator, name in ((A, "operator"), (M, "preconditioner")):
+            if needs_adjoint and operator is not None and operator._rmatvec is None:
+                raise TypeError(f"SciPy's method multiplies with the adjoint, which this {name} does not offer")
+        self.norm, self.right, self.size = norm, r / norm, r.shape[0]
+        self.scale, self.products, self._product = 0.0, 0, A.matvec
 
-    def operator(self, function: Any) -> Any:
-        _needs_adjoint(function, self.A, "operator")
-        return spla.LinearOperator((self.size, self.size), self.matvec, self.rmatvec, dtype=self.dtype)
+        def scaled(product: Callable[[Array], Array], power: int) -> Callable[[HostArray], HostArray]:
+            return lambda v: product(v.reshape(1, -1))[0] * (self.scale or 1.0) ** power
 
-    def preconditioner(self, function: Any) -> Any:
-        _needs_adjoint(function, self.M, "preconditioner")
-        return spla.LinearOperator((self.size, self.size), self.precondition, self.rprecondition, dtype=self.dtype)
+        shape, dtype = (self.size, self.size), r.dtype
+        self.A = spla.LinearOperator(shape, self.matvec, scaled(A.rmatvec, -1), dtype=dtype)
+        self.M = M and spla.LinearOperator(shape, scaled(M.matvec, 1), scaled(lambda w: M.rmatvec(w), 1), dtype=dtype)
 
     def matvec(self, v: HostArray) -> HostArray:
         """A v / scale; the first product decides the scale."""
         self.products += 1
-        w = self.A.matvec(v.reshape(1, -1))[0]
+        w = self._product(v.reshape(1, -1))[0]
         if not self.scale:
             size = np.abs(w).max(initial=0.0)
             if not 0 < size < np.inf:
                 return w
             self.scale = 1.0 if 1e-50 < size < 1e50 else float(2.0 ** np.round(np.log2(size)))
         return w / self.scale
-
-    def rmatvec(self, w: HostArray) -> HostArray:
-        return self.A.rmatvec(w.reshape(1, -1))[0] / (self.scale or 1.0)
-
-    def precondition(self, v: HostArray) -> HostArray:
-        return self.M.matvec(v.reshape(1, -1))[0] * (self.scale or 1.0)
-
-    def rprecondition(self, w: HostArray) -> HostArray:
-        return self.M.rmatvec(w.reshape(1, -1))[0] * (self.scale or 1.0)
-
-
-def _needs_adjoint(function: Any, A: LinearOperator, name: str) -> None:
-    if function in ("bicg", "qmr") and A._rmatvec is None:
-        raise TypeError(f"method {function!r} multiplies with the adjoint, which this {name} does not offer")

@@ -36,14 +36,28 @@ def multiply(product: Matvec, v: Array, batch_shape: Shape, expected: Shape, ret
 
 def multiply_columns(product: Matvec, columns: Array, batch_shape: Shape, rows: int, returned: int) -> Array:
     """The products with the columns of a matrix (*batch_shape, rows, K), as columns."""
-    columns = columns if is_array(columns) else np.asarray(columns)
+    columns = checked_columns("LinearOperator", columns, batch_shape, rows)
     xp = array_namespace(columns)
-    if columns.ndim != len(batch_shape) + 2 or columns.shape[-2] != rows:
-        expected = (*batch_shape, rows, "K")
-        raise ValueError(f"LinearOperator: the columns must have shape {expected}, got {columns.shape}")
     if not columns.shape[-1]:
         return xp.zeros((*batch_shape, returned, 0), dtype=columns.dtype)
     return xp.stack([product(columns[..., i]) for i in range(columns.shape[-1])], axis=-1)
+
+
+def multiply_stacked(owner: str, A: Any, product: Matvec, columns: Any) -> Array:
+    """The products with all columns (*batch_shape, N, K) at once, by one with a state that has them as last axis."""
+    columns = checked_columns(owner, columns, A.batch_shape, A.shape[1])
+    xp = array_namespace(columns)
+    stacked = xp.reshape(columns, (*A.batch_shape, *A.in_shape, columns.shape[-1]))
+    return xp.reshape(product(stacked), columns.shape)
+
+
+def checked_columns(owner: str, columns: Any, batch_shape: Shape, rows: int) -> Array:
+    """An array of shape (*batch_shape, rows, K); raise unless it is one."""
+    columns = columns if is_array(columns) else np.asarray(columns)
+    if columns.ndim != len(batch_shape) + 2 or tuple(columns.shape[:-1]) != (*batch_shape, rows):
+        expected = (*batch_shape, rows, "K")
+        raise ValueError(f"{owner}: the columns must have shape {expected}, got {tuple(columns.shape)}")
+    return columns
 
 
 def _by_lead(product: Matvec, v: Array, lead: Shape, full: Shape, out_shape: Shape) -> Array:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.host import gather
-from implicitsolve._arrays.namespace import array_namespace, as_inexact, host_dtype, is_array
+from implicitsolve._arrays.namespace import array_namespace, as_inexact, host_dtype
 from implicitsolve._typing import Array, DType, Indices
 from implicitsolve.operators import _block_storage as storage
-from implicitsolve.operators._arguments import as_number
+from implicitsolve.operators._arguments import as_number, multiply_stacked
 from implicitsolve.operators._base import LinearOperator
 from implicitsolve.operators._block_storage import Products, transposed
 from implicitsolve.stopping import check_limit
@@ -133,20 +133,11 @@ class BlockBandedMatrix(LinearOperator):
 
     def matmat(self, columns: Array) -> Array:
         """Return A V for the columns of V, shape ``batch_shape + (N, K)``, all at once."""
-        return self._columns(self._products.times, columns)
+        return multiply_stacked("BlockBandedMatrix", self, self._products.times, columns)
 
     def rmatmat(self, columns: Array) -> Array:
         """Return A^H W for the columns of W, shape ``batch_shape + (N, K)``, all at once."""
-        return self._columns(self._products.adjoint_times, columns)
-
-    def _columns(self, product: Any, columns: Any) -> Array:
-        columns = columns if is_array(columns) else np.asarray(columns)
-        xp = array_namespace(columns)
-        if tuple(columns.shape[:-1]) != (*self.batch_shape, self.shape[1]):
-            expected = (*self.batch_shape, self.shape[1], "K")
-            raise ValueError(f"BlockBandedMatrix: the columns must have shape {expected}, got {tuple(columns.shape)}")
-        stacked = xp.reshape(columns, (*self.batch_shape, *self.in_shape, columns.shape[-1]))
-        return xp.reshape(product(stacked), columns.shape)
+        return multiply_stacked("BlockBandedMatrix", self, self._products.adjoint_times, columns)
 
     def take(self, indices: Indices) -> BlockBandedMatrix:
         """Return some systems of the flattened batch, as a batch of shape ``(len(indices),)``."""

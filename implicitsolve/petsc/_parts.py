@@ -9,13 +9,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from implicitsolve._typing import Array, HostArray
+from implicitsolve.direct._factorization import FactoredInverse
 from implicitsolve.errors import BackendUnavailable
 from implicitsolve.krylov import LinearMethod
-from implicitsolve.operators import LinearOperator
 from implicitsolve.petsc._library import checked_options, matrices, petsc, product, solve_with_options
 from implicitsolve.precondition._parts import Preconditioner
-from implicitsolve.result import per_system, status_per_system
-from implicitsolve.status import Status
 from implicitsolve.stopping import check_limit
 
 PARALLEL = ("mumps", "superlu_dist")  # direct solvers for matrices on several ranks, the preferred one first
@@ -213,7 +211,7 @@ class Solver(NamedTuple):
         return product(getattr(self.ksp, name), self.vectors, b, adjoint=name != "solve")
 
 
-class PETScInverse(LinearOperator):
+class PETScInverse(FactoredInverse):
     """The inverse of a matrix, or an approximation of it, by PETSc's `KSP`, for one system or each of a batch.
 
     Made by `PETScLU` and `PETScPreconditioner`. An operator like any other: `matvec` is `KSPSolve`, `rmatvec`
@@ -229,11 +227,7 @@ class PETScInverse(LinearOperator):
 
     def __init__(self, A: Any, solvers: Sequence[Solver]) -> None:
         self.solvers: list[Any] = [solver.ksp for solver in solvers]
-        failed = np.asarray([not solver.is_ready for solver in solvers])
-        codes = np.where(failed, int(Status.SINGULAR), int(Status.CONVERGED))
         batch_shape = tuple(getattr(A, "batch_shape", ()))
-        self.status: Any = status_per_system(codes, batch_shape)
-        self.singular_block: Any = per_system(np.where(failed, 0, -1), batch_shape)  # as a Factorization has it
         super().__init__(
             lambda b: _each(solvers, "solve", b),
             lambda b: _each(solvers, "solveTranspose", b),
@@ -242,18 +236,7 @@ class PETScInverse(LinearOperator):
             dtype=A.dtype,
             take=(lambda rows: PETScInverse(A.take(rows), [solvers[i] for i in rows])) if batch_shape else None,
         )
-
-    def solve(self, b: Array) -> Array:
-        """Return A^-1 b for each system."""
-        return self.matvec(b)
-
-    def solve_adjoint(self, b: Array) -> Array:
-        """Return A^-H b for each system."""
-        return self.rmatvec(b)
-
-    def negative(self, F: Array) -> Array:
-        """-A^-1 F for F (B, N) of the flattened batch: a Newton direction."""
-        return -self.flat().matvec(F)
+        self._mark(np.asarray([-1 if solver.is_ready else 0 for solver in solvers]))
 
 
 def _each(solvers: Sequence[Solver], name: str, b: Array) -> Array:
