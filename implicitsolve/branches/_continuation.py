@@ -167,7 +167,9 @@ def continuation(
     system = ExtendedSystem(family, x, tally, unit=1.0, span=span)
     spectrum = partial(leading_eigenvalues, count=eigenvalues, shift=shift) if eigenvalues else None
     path = Path(system, spectrum, seeks_branch_points=branch_points, atol=atol)
-    run = Run(path, _checked_events(events), observer, bounds, stop, max_points)
+    if events is not None and not (isinstance(events, Mapping) and all(map(callable, events.values()))):
+        raise TypeError(f"continuation: `events` must map names to functions g(x, lam), got {events!r}")
+    run = Run(path, dict(events or {}), observer, bounds, stop, max_points)
     try:
         if previous is None:
             ahead = None if direction is None else _direction(direction, x)
@@ -178,13 +180,6 @@ def continuation(
     except LimitReached:
         run.end(tally.ended or Status.EVALUATION_LIMIT, f"{tally.evaluations} evaluations are made")
     return run.branch(parameter or "lam")
-
-
-def _checked_events(events: Any) -> dict[str, Callable[[HostArray, float], float]]:
-    """The functions by name."""
-    if events is not None and not (isinstance(events, Mapping) and all(map(callable, events.values()))):
-        raise TypeError(f"continuation: `events` must map names to functions g(x, lam), got {events!r}")
-    return dict(events or {})
 
 
 def _start(x0: Any, start: Any, stop: Any) -> tuple[HostArray, float, float]:

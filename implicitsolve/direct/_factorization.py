@@ -92,10 +92,6 @@ class Layout:
         places = np.argsort(order, kind="stable")[np.count_nonzero(order < 0) :]
         return xp.take(xp.reshape(x, (x.shape[0], order.size, k, x.shape[3])), from_host(places, x), axis=1)
 
-    def first_block(self, singular: HostArray) -> HostArray:
-        """Block of A in which the kernel's block begins; -1 stays."""
-        return singular if self.order is None else np.where(singular < 0, -1, self.order[singular, 0])
-
     def _sources(self, A: BlockBandedMatrix) -> tuple[HostArray, HostArray]:
         """For each new block (g, j) and each of its p x p pieces, where it comes from in the flattened blocks of A."""
         assert self.order is not None  # noqa: S101
@@ -232,7 +228,8 @@ class Factorization(FactoredInverse):
         )
         self._factored = inverse
         self.A = inverse.A
-        self._mark(inverse.layout.first_block(factors.singular))
+        singular, order = factors.singular, inverse.layout.order  # the block of A in which the kernel's block begins
+        self._mark(singular if order is None else np.where(singular < 0, -1, order[singular, 0]))
         self.growth: Any = per_system(factors.growth, batch_shape)
 
     @classmethod

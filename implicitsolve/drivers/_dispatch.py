@@ -97,11 +97,6 @@ class Failure:
             error = RuntimeError(f"{type(error).__name__}: {error}")
         return cls(error, trace)
 
-    def reraise(self) -> None:
-        """Raise the exception in the caller."""
-        self.error.add_note(f"In a worker of solve_batch:\n{self.trace}")
-        raise self.error
-
 
 def work(chunk: Chunk | bytes) -> NonlinearResult | Failure:
     """Solve a chunk in a worker. Exceptions are returned, so that what the executor raises is its own."""
@@ -244,7 +239,9 @@ class Dispatch:
                 error = self._outcome(task, future)
                 if error is None or is_last:
                     task.error = error
-                    self._count(task)
+                    self.done += task.systems.size
+                    if self.progress is not None:
+                        self.progress(self.done, self.total)
                 else:
                     self.suspects.append(task)
 
@@ -270,13 +267,9 @@ class Dispatch:
         elif isinstance(outcome.error, MemoryError):
             return outcome.error
         else:
-            outcome.reraise()
+            outcome.error.add_note(f"In a worker of solve_batch:\n{outcome.trace}")
+            raise outcome.error
         return None
-
-    def _count(self, task: Task) -> None:
-        self.done += task.systems.size
-        if self.progress is not None:
-            self.progress(self.done, self.total)
 
 
 def _cpus() -> int:

@@ -163,18 +163,14 @@ class MeshPoints:
     def _coloring(self) -> SparseAssembler:
         """The assembler of the own rows, as a square matrix on the points that the functions get."""
         if self._assembler is None:
-            pattern = self._grid().sparse
+            reach: Any = self.width
+            if self.box:
+                reach = list(itertools.product(range(-self.width, self.width + 1), repeat=len(self.patch.shape)))
+            pattern = Grid(shape=self.patch.seen_shape, stencil=reach, fields=self.fields, fields_last=True).sparse
             own = np.isin(pattern.indices, self._own_places())
             pattern = Sparse((pattern.indices[own], pattern.columns[own]), unknowns=pattern.unknowns)
             self._assembler = SparseAssembler(pattern, colors=self._colors())
         return self._assembler
-
-    def _grid(self) -> Grid:
-        """The stencil on the points that the functions get."""
-        reach: Any = self.width
-        if self.box:
-            reach = list(itertools.product(range(-self.width, self.width + 1), repeat=len(self.patch.shape)))
-        return Grid(shape=self.patch.seen_shape, stencil=reach, fields=self.fields, fields_last=True)
 
     def _colors(self) -> HostArray | None:
         """Colors in closed form, as few as possible: of boxes, and of stars of width 1; else None."""

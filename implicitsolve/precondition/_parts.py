@@ -206,7 +206,11 @@ class Triangle:
         if not self.diagonals or 0 in b.shape:
             return b
         if self._solver is None:
-            self._solver = self._prepare()
+            below = self.diagonals
+            if self.backward:
+                below = {-d: array_namespace(c).flip(c, axis=1) for d, c in reversed(self.diagonals.items())}
+            is_numpy = isinstance(next(iter(below.values())), np.ndarray)
+            self._solver = (_Sparse if is_numpy else _Levels)(below, self.shape)
         xp = array_namespace(b)
         x = self._solver.solve(xp.flip(b, axis=1) if self.backward else b, adjoint)
         return xp.flip(x, axis=1) if self.backward else x
@@ -215,13 +219,6 @@ class Triangle:
         """Return the triangles of some systems."""
         diagonals = {d: gather(blocks, indices) for d, blocks in self.diagonals.items()}
         return Triangle(diagonals, (len(indices), *self.shape[1:]))
-
-    def _prepare(self) -> Any:
-        below = self.diagonals
-        if self.backward:
-            below = {-d: array_namespace(c).flip(c, axis=1) for d, c in reversed(self.diagonals.items())}
-        is_numpy = isinstance(next(iter(below.values())), np.ndarray)
-        return (_Sparse if is_numpy else _Levels)(below, self.shape)
 
 
 class _Sparse:

@@ -72,7 +72,10 @@ class Point:
         self.precision = eps(self.xp, x.dtype)
         self.tolerance = SAFETY * self.precision**0.5
         self.F = self.residual(self.x)
-        self.directions = self._directions()
+        xp, size = self.xp, norm2(self.x) / max(1, self.x.shape[1]) ** 0.5
+        mean = from_host(np.where(size > 0, size, 1.0), self.x)[:, None]
+        own = xp.abs(self.x)
+        self.directions = [self._unit() * mean, self._unit() * xp.where(own > 0, own, mean * xp.ones_like(own))]
         self._known: list[tuple[Array, HostArray]] = []
 
     def residual(self, x: Array) -> Array:
@@ -83,13 +86,6 @@ class Point:
     def random(self) -> Array:
         """A vector for each system."""
         return self.evaluator.flatten(random_like(self.rng, self.evaluator.unflatten(self.xp.ones_like(self.x))))
-
-    def _directions(self) -> list[Array]:
-        """Random directions of the size of x: one of equal entries in the mean, one in proportion to those of x."""
-        xp, size = self.xp, norm2(self.x) / max(1, self.x.shape[1]) ** 0.5
-        mean = from_host(np.where(size > 0, size, 1.0), self.x)[:, None]
-        own = xp.abs(self.x)
-        return [self._unit() * mean, self._unit() * xp.where(own > 0, own, mean * xp.ones_like(own))]
 
     def _unit(self) -> Array:
         """A random vector for each system, whose entries have the mean square 1: of one unknown it is never small."""

@@ -121,16 +121,16 @@ def explanation(error: Exception) -> str:
     message = str(error).splitlines()[0] if str(error) else type(error).__name__
     if not isinstance(error, UntraceableError):
         message = f"{type(error).__name__}: {message}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not (bool(LIBRARIES & set(Path(frame.filename).parts)) or frame.filename.startswith("<__array_function__"))
+    ]
     if not frames:
         return message
     last = frames[-1]
     line = f": {last.line}" if last.line else ""
     return f"{message} ({Path(last.filename).name}, line {last.lineno}, in {last.name}{line})"
-
-
-def _is_library(filename: str) -> bool:
-    return bool(LIBRARIES & set(Path(filename).parts)) or filename.startswith("<__array_function__")
 
 
 def numeric(parameters: Mapping[str, CallersArray] | None) -> dict[str, HostArray]:
