@@ -138,12 +138,14 @@ class _System:
         self.norm, self.right, self.size = norm, r / norm, r.shape[0]
         self.scale, self.products, self._product = 0.0, 0, A.matvec
 
-        def scaled(product: Callable[[Array], Array], power: int) -> Callable[[HostArray], HostArray]:
+        def with_scale(product: Callable[[Array], Array], power: int) -> Callable[[HostArray], HostArray]:
             return lambda v: product(v.reshape(1, -1))[0] * (self.scale or 1.0) ** power
 
         shape, dtype = (self.size, self.size), r.dtype
-        self.A = spla.LinearOperator(shape, self.matvec, scaled(A.rmatvec, -1), dtype=dtype)
-        self.M = M and spla.LinearOperator(shape, scaled(M.matvec, 1), scaled(lambda w: M.rmatvec(w), 1), dtype=dtype)
+        self.A = spla.LinearOperator(shape, self.matvec, with_scale(A.rmatvec, -1), dtype=dtype)
+        self.M = M and spla.LinearOperator(
+            shape, with_scale(M.matvec, 1), with_scale(lambda w: M.rmatvec(w), 1), dtype=dtype
+        )
 
     def matvec(self, v: HostArray) -> HostArray:
         """A v / scale; the first product decides the scale."""
