@@ -10,9 +10,10 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from implicitsolve._arrays.namespace import as_inexact
+from implicitsolve._record import Tally
 from implicitsolve._scipy_keywords import adapted, method_hint
 from implicitsolve._typing import ArrayArgument, CallersArray, MethodName, ScipyKeywords
-from implicitsolve.errors import AccuracyWarning
+from implicitsolve.errors import AccuracyWarning, required
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor, observer
 from implicitsolve.nonlinear import (
@@ -69,6 +70,7 @@ def root(
     jac_approx: Any = None,
     parameters: CallersArray = None,
     derivatives: Literal["trace"] | None = None,
+    ramp: tuple[str, float, float] | None = None,
     **scipy_keywords: Unpack[ScipyKeywords],
 ) -> NonlinearResult:
     """Solve F(x) = 0, for one system or a batch of independent ones.
@@ -109,6 +111,10 @@ def root(
     derivatives : "trace", optional
         "trace": exact derivatives of a NumPy function, which JAX compiles. See `Problem`. Default: differences, where
         the problem has no products of its own.
+    ramp : (str, float, float), optional
+        ``("Re", 100, 2000)``: the functions of the problem have an argument of this name, ``F(x, Re)``. The solutions
+        are followed from x0 at the first value to the last one by `continuation`, where the solve begins: one real
+        system, without bounds and scales. Where the branch ends before, as at a fold, it begins there.
     **scipy_keywords
         `args`, `jac` and `tol`, as of `scipy.optimize.root`, for a plain function: ``F(x, *args)``; the function
         ``jac(x, *args)``, or True where F returns ``(F, J)``; ``stop=NonlinearStop(atol=tol)``. SciPy's other keywords
@@ -188,10 +194,15 @@ def root(
     given = {name: value for name, value in declared.items() if value is not None}
     problem = replace(problem, **given) if given else problem
     solver, stop, watch = check_settings("root", method, stop, monitor, progress=progress)
+    whole: Problem = problem
+    tally: Tally | None = None
+    if ramp is not None:
+        ramps = required("implicitsolve.branches._ramp", "root: `ramp` needs implicitsolve.branches")
+        whole, x0, tally = ramps.end_of_ramp(problem, x0, ramp, stop)
     if x0 is None:
-        is_known = problem.initial_guess is None and isinstance(previous, NonlinearResult)
-        x0 = previous.x if is_known else own_start("root", problem)  # type: ignore[union-attr]
-    return warn_if_inaccurate(solve_root(problem, x0, solver, stop, watch, previous=previous), stop)
+        is_known = whole.initial_guess is None and isinstance(previous, NonlinearResult)
+        x0 = previous.x if is_known else own_start("root", whole)  # type: ignore[union-attr]
+    return warn_if_inaccurate(solve_root(whole, x0, solver, stop, watch, previous=previous, tally=tally), stop)
 
 
 def plan(
