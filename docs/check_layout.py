@@ -34,6 +34,7 @@ def faults(folder: Path) -> Iterator[str]:
             if {"_static", "generated"} & set(page.parts):  # those of single names are all alike
                 continue
             tab.goto(page.resolve().as_uri())
+            tab.add_style_tag(content="* { transition: none !important }")
             for width in WIDTHS:
                 tab.set_viewport_size({"width": width, "height": 900})
                 sideways, parts = tab.evaluate(HIDDEN)

@@ -17,7 +17,7 @@ REPLACEMENTS = {
     "f_rtol": "pass stop=NonlinearStop(rtol=...)",
     "f_tol": "pass stop=NonlinearStop(atol=...)",
     "fprime": "pass jac=f, or Problem(F, jac=f)",
-    "full_output": "the result has it all: `x`, `success`, `message`, `counts`",
+    "full_output": "the result holds `x`, `success`, `message` and `counts`",
     "fun": "the function is the first argument, `problem`",
     "hess": "Newton's method for F(x) = 0 needs first derivatives alone: `jac`, or Problem(F, jvp=...)",
     "inner_M": "pass method=NewtonKrylov(preconditioner=...)",
@@ -25,7 +25,7 @@ REPLACEMENTS = {
     "maxfev": "pass stop=NonlinearStop(max_evaluations=...)",
     "maxiter": "pass stop=NonlinearStop(max_iterations=...)",
     "options": "pass stop=NonlinearStop(atol=..., max_iterations=...) and method=NewtonKrylov(...)",
-    "x_tol": "a small step is no convergence here: pass stop=NonlinearStop(atol=...), a tolerance of F",
+    "x_tol": "a small step does not end the solve here: pass stop=NonlinearStop(atol=...), a tolerance of F",
 }
 SYNONYMS = {
     "M": "inner_M",
@@ -69,7 +69,7 @@ METHOD_REPLACEMENTS = {
     "diagbroyden": '"anderson"',
     "excitingmixing": '"anderson"',
     "gmres": "NewtonKrylov(krylov=GMRES())",
-    "hybr": '"auto", which assembles and factors the Jacobian where that pays',
+    "hybr": '"auto", which assembles and factors the Jacobian where that is faster',
     "krylov": '"newton-krylov"',
     "lgmres": "NewtonKrylov(krylov=LGMRES())",
     "linearmixing": '"picard"',

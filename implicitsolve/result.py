@@ -197,7 +197,7 @@ class NonlinearResult(Ending):
     def __getitem__(self, name: str) -> Any:
         """An attribute by its name, as SciPy's results have it: ``result["x"]``."""
         if not isinstance(name, str):
-            raise TypeError("a result is no sequence: the solution is `result.x`")
+            raise TypeError("a result is not a sequence: the solution is `result.x`")
         if name.startswith("_") or not hasattr(self, name):
             raise KeyError(name)
         return getattr(self, name)

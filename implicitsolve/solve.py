@@ -262,7 +262,7 @@ def warn_if_inaccurate(result: NonlinearResult, stop: NonlinearStop, stacklevel:
     """Return the result, after a warning where the caller's tolerance of F has left x inaccurate."""
     if stop.judges_F and result.error is not None and np.any(np.asarray(result.error) > INACCURATE):
         message = (  # without numbers, so that Python shows it once
-            f"{stop} holds, but the estimated error of x is above {INACCURATE:g} of it (`result.error`): ask for a "
+            f"{stop} holds, but the estimated error of x is above {INACCURATE:g} of it (`result.error`): require a "
             "smaller F, or leave the tolerance out, so that the error of x decides"
         )
         warnings.warn(message, AccuracyWarning, stacklevel=stacklevel)

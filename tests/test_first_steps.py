@@ -179,6 +179,8 @@ NAMES_THE_WAY = {
     "F as a column": (partial(ims.root, lambda x: x[:, None], np.ones(2)), ValueError, r"`residual`.*\(2,\).*\(2, 1\)"),
     "F returns nothing": (partial(ims.root, lambda x: None, [1.0]), TypeError, "`residual` returned None"),
     "F is too long": (partial(ims.root, lambda x: np.ones(3), np.ones(2)), ValueError, r"`residual`.*\(2,\).*\(3,\)"),
+    "too many equations": (partial(ims.root, lambda x: [1.0, *x], [1.0]), ValueError, "`residual`.*least_squares"),
+    "F is a generator": (partial(ims.root, lambda x: (v for v in x), [1.0]), TypeError, "`residual`.*got generator"),
     "text": (partial(ims.root, squares, ["a"]), TypeError, "`x0` must hold real or complex numbers"),
     "None": (partial(ims.root, squares, [None]), TypeError, "`x0` must hold real or complex numbers"),
     "ragged": (partial(ims.root, squares, [[1.0], [1.0, 2.0]]), ValueError, "`x0`.*one shape"),

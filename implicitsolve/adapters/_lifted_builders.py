@@ -286,7 +286,7 @@ def _check(
         if value.ndim != 2 or 0 in value.shape:
             raise ValueError(f"{caller}: `{name}` must be a matrix, not empty, got shape {tuple(value.shape)}")
     if format == "sparse" and not isinstance(like, np.ndarray):
-        raise TypeError(f'{caller}: `format` must be "block-banded" or "dense", since the weights are no NumPy arrays')
+        raise TypeError(f'{caller}: `format` must be "block-banded" or "dense", since the weights are not NumPy arrays')
     for name, value in biases.items():
         check_array(caller, name, value, None, like)
         if value.ndim != 1:

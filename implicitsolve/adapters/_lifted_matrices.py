@@ -255,7 +255,7 @@ def check_matrix(
 def _check_sparse(caller: str, name: str, value: Any, like: Array, copy: bool) -> Any:
     """Check a matrix of SciPy's, and bring it to blocks or rows without duplicates."""
     if not isinstance(like, np.ndarray):
-        raise TypeError(f"{caller}: `{name}` must not be sparse, since the inputs are no NumPy array")
+        raise TypeError(f"{caller}: `{name}` must not be sparse, since the inputs are not a NumPy array")
     if value.dtype != like.dtype:
         raise TypeError(f"{caller}: `{name}` must have the dtype of the inputs, {like.dtype}, got {value.dtype}")
     keeps_blocks = value.format == "bsr" and value.blocksize != (1, 1)

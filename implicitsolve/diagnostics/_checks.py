@@ -65,7 +65,7 @@ def _derivatives(system: System, notes: list[str]) -> Cause | None:
         detail = f": {wrong[0].hint}" if wrong[0].hint else ""
         what = f"check_derivatives: `{wrong[0].name}` is wrong{detail} (mismatch {wrong[0].measured:.2g})."
         also = ", ".join(f"`{check.name}`" for check in wrong[1:])
-        return Cause("derivatives", what + (f" So are {also}." if also else ""), "Correct it first.")
+        return Cause("derivatives", what + (f" Also wrong: {also}." if also else ""), "Correct it first.")
     notes.append(f"check_derivatives: {len(report.checks)} checks passed at x.")
     return None
 

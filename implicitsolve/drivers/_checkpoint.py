@@ -68,7 +68,7 @@ class CheckpointFile:
             record = Record(NonlinearResult(**ends | {"counts": Counts(**ends["counts"])}), **parts)
             states: dict[str, Any] = {name: from_host(ends[name], self.like) for name in ("x", "fun")}
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"the file {str(self.path)!r} is no checkpoint: {error}") from error
+            raise ValueError(f"the file {str(self.path)!r} is not a checkpoint: {error}") from error
         self._compare(self.path, settings)
         return replace(record, ends=replace(record.ends, **states))
 

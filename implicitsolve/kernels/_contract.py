@@ -206,7 +206,7 @@ class Kernel:
             return backend not in _broken and self.load(backend)
         except (ImportError, AttributeError, OSError) as error:  # other versions, or a shared library that is missing
             _broken.add(backend)
-            message = f"implicitsolve goes on without {backend}, which is installed but cannot be imported: {error}"
+            message = f"implicitsolve continues without {backend}, which is installed but cannot be imported: {error}"
             warnings.warn(message, RuntimeWarning, stacklevel=3)
             return False
 

@@ -47,7 +47,8 @@ def checked_array(value: Any, name: str, xp: Namespace, dtype: Any, shape: tuple
     size = math.prod(shape)
     if value.shape != shape and value.shape != (size,) and not (size == math.prod(value.shape) == 1):
         got = f"{value.shape}" if issubclass(kind, np.ndarray) else f"a {kind.__name__} of shape {value.shape}"
-        way = ": flatten it by np.ravel" if size == math.prod(value.shape) else ""
+        few = ": root needs as many equations as unknowns; see also scipy.optimize.least_squares" * (name == "residual")
+        way = ": flatten it by np.ravel" if size == math.prod(value.shape) else few
         raise ValueError(f"`{name}` must return an array of shape {shape}, got {got}{way}")
     return value
 

@@ -20,7 +20,7 @@ from implicitsolve._typing import CallersArray, HostArray
 Rows: TypeAlias = CallersArray
 """A scipy.sparse.csr_array of True (entries of an array, unknowns); None where nothing depends on the unknowns."""
 Constant: TypeAlias = CallersArray
-"""A function that returns the value of a constant; None where it is none."""
+"""A function that returns the value of a constant; None where it is not constant."""
 MOST_SMALL, MOST_ENTRIES = 2_000_000, 64  # entries, and more for each unknown, from which on J is dense
 FLAT = frozenset(["sign", "floor", "ceil", "round", "stop_gradient"])  # whose derivative is zero
 INNER = "jaxpr", "call_jaxpr", "fun_jaxpr"  # programs within an equation

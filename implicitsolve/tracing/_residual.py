@@ -237,7 +237,7 @@ def _new(problem: Problem, x: CallersArray, parameters: Mapping[str, HostArray])
     """Trace, and compare."""
     found = TracedResidual(problem.residual, problem.parameters, x, problem.batch_ndim)
     if not isinstance(x, np.ndarray) or x.dtype.char not in "fdFD":
-        found.reason = f"x0 is no NumPy array of 32 or 64-bit numbers but {type(x).__name__} of {x.dtype}"
+        found.reason = f"x0 is not a NumPy array of 32 or 64-bit numbers but {type(x).__name__} of {x.dtype}"
         return found
     comparison = _comparison(found, problem)
     first = comparison.value(comparison.inside(x))  # by NumPy first: what F keeps of its first call has no tracers

@@ -285,7 +285,7 @@ def test_properties_a_damaged_file_is_refused_and_left_alone(tmp_path_factory, s
         agree(ims.drivers.checkpointed(lambda x: x**3 - 8, np.ones(2), path), whole)
     except ValueError as error:
         message = str(error)
-    assert not message or "is no checkpoint" in message or "is from a different solve" in message
+    assert not message or "is not a checkpoint" in message or "is from a different solve" in message
     assert path.read_bytes() == content
 
 

@@ -80,6 +80,7 @@ SYSTEMS = {
     "iron and cyanide": (complexes([10, 18, 24, 29, 33, 37], 1e-4, 1e-2), 1e-3),
     "carbonate": (acids([-6.35, -10.33], 1e-2, 1.2e-2), 1e-3),
     "phosphate": (acids([-2.15, -7.2, -12.35], 1e-2, 1.5e-2), 1e-3),
+    "citrate": (acids([-3.13, -4.76, -6.4], 2e-2, 3e-2), 1e-3),
     "flame": (flame(), 1.0),
     "titration": (titration(), 1e-4),
 }
