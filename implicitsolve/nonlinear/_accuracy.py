@@ -54,6 +54,7 @@ FADED = 1e-3  # part of ||F(x0)|| that is left where x has run away: then it did
 UNDERFLOW = 1e30  # times ||x|| / ||F(x0)||: a gain that no root has, once ||x|| has grown
 GROWN = 10.0  # ... as many times
 LEAST_FALL = 1e-3  # of ||F||: a step that takes less from it tells nothing of the error
+WORSE = 100.0  # largest norm of F at an accurate x over the smallest so far: rounding, but not a way to another place
 LIMITED = 1e-5  # largest relative error at which x is accepted where F is rounding error, so that no better x is known
 
 

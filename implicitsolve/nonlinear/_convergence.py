@@ -16,6 +16,7 @@ from implicitsolve.nonlinear._accuracy import (
     LOST,
     NEAR,
     NEGLIGIBLE,
+    WORSE,
     Lengths,
     Progress,
     is_below_range,
@@ -50,6 +51,7 @@ class OneConvergence:
     F: HostArray
     norm: float
     measure: HostArray
+    best_measure: float
     target: HostArray
     start_norm: float
     previous_x: HostArray
@@ -91,7 +93,8 @@ class OneConvergence:
 
     def _holds(self, moved: HostArray | None) -> bool:
         """Whether the stopping rule holds at x."""
-        if self.judges_x and not (self.progress.error <= self.xtol and self.norm <= self.start_norm):
+        is_low = self.norm <= self.start_norm and float(self.measure[0]) <= WORSE * self.best_measure
+        if self.judges_x and not (is_low and self.progress.error <= self.xtol):
             return False
         step = None if moved is None or self.judges_x else moved[None]
         return not self.judges_F or bool(self.stop.holds(self.measure, self.target, self.x[None], step)[0])
@@ -167,6 +170,7 @@ class BatchConvergence:
             held = stop.holds(state.measure, state.target, state.x, moved)
         else:
             held = (progress.error <= self.xtol) & (state.norms <= state.start_norms)
+            held &= state.measure <= WORSE * state.best_measure
             if stop.judges_F:
                 held &= stop.holds(state.measure, state.target, state.x, None)
         with np.errstate(all="ignore"):
