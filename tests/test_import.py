@@ -14,7 +14,7 @@ import pytest
 import implicitsolve
 
 OPTIONAL = ["numba", "cupy", "torch", "jax", "matplotlib", "tqdm", "pooch", "array_api_strict", "hypothesis", "pytest"]
-MOST = 0.7  # of what NumPy and SciPy take, in one process: 0.2 to 0.4 measured, with the oldest of them, which load faster, 0.6
+MOST = 0.7  # of what NumPy and SciPy take, in one process: 0.2 to 0.4 measured; 0.6 with the oldest, which load faster
 RUNS = 3
 ROOT = Path(__file__).parent.parent
 
