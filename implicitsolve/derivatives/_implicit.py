@@ -55,7 +55,7 @@ def pull_back(
     method : Krylov method, BlockLU or CyclicReduction, optional
         Default: factors of the assembled J, by `BlockLU` where `root` would take it by "auto" (a declared structure of
         small blocks), by sparse LU with a `Sparse` or `Grid` structure or "detect"; else `LGMRES` with as many vectors,
-        up to 200, as fit into 1 GiB: a restart can cost more products than the whole solve without it. With `halves`,
+        up to 200, as fit into 336 MB: a restart can cost more products than the whole solve without it. With `halves`,
         blocks of at least 64 unknowns and float64 it begins in float32, where products take half the time; the residual
         is measured in float64, and what is left of it is solved there.
     M : LinearOperator, array or sparse matrix, optional

@@ -25,8 +25,8 @@ class Anderson(FixedPointMethod):
     Parameters
     ----------
     memory : int, optional
-        Largest number of earlier steps to mix, within 1 GiB; 0 for none, the plain iteration. Default 60: easy
-        problems converge long before, and on hard ones every vector saves residuals.
+        Largest number of earlier steps to mix, as many as fit into 336 MB, but at least 21; 0 for none, the plain
+        iteration. Default 60: easy problems converge long before, and on hard ones every vector saves residuals.
     damping : float, optional
         Positive factor of the residual in the mixed step (often called beta). Default 1.
     regularization : float, optional

@@ -12,20 +12,25 @@ from implicitsolve._arrays.host import clear, empty_vectors, from_host, gather, 
 from implicitsolve._arrays.namespace import array_namespace, is_complex
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._vectors import vectors_like
+from implicitsolve.krylov._recycling import room_of
 from implicitsolve.linearize._evaluator import FEW
 
 FIRST_COLUMNS = 16  # room at first; it doubles as it fills
 RENEWALS = np.asarray([8, 32, 128])  # ages at which M is built anew, and counted from when a system goes back
 ROUNDING = 100  # units of roundoff below which a pivot of the small problem is noise
-LARGEST = 2**27  # numbers that the memory of all systems may take: 1 GiB in float64
 IDLE, FALLEN, PREDICTED = 5, 0.9, 0.5  # steps in which ||F|| must fall so far, if mixtures predict that each halves it
 PLAIN = 10  # binary orders of magnitude from 1 within which ||F|| needs no scaling before it is squared
 
 
 def room(method: Any, shape: tuple[int, ...], unit: float) -> tuple[int, float]:
     """Most differences that are kept of systems of that shape (b, N), and the least square of a new direction."""
-    within = max(FIRST_COLUMNS, LARGEST // max(1, 2 * math.prod(shape)))
-    return min(method.memory, shape[-1], within), max(method.regularization, ROUNDING * unit)
+    most = min(method.memory, shape[-1], room_of(math.prod(shape)))
+    return most, max(method.regularization, ROUNDING * unit)
+
+
+def first_columns(memory: int) -> int:
+    """Room at first for so many columns at most: all where a second piece would be larger than what is added."""
+    return memory if memory < 2 * FIRST_COLUMNS else FIRST_COLUMNS
 
 
 def has_fallen(norms: Any, mark: Any) -> Any:
@@ -52,7 +57,7 @@ class History:
         self.work: Any = vectors_like(F)
         self.is_host = isinstance(F, np.ndarray)
         self.seen = 0  # columns since the start
-        self.dF, self.dg = _pair(F, b, min(memory, FIRST_COLUMNS))  # a ring of columns
+        self.dF, self.dg = _pair(F, b, first_columns(memory))  # a ring of columns
         self.places: Indices | None = None  # of the systems in these, which may hold columns of systems that have left
         self.held = np.zeros((b, memory), dtype=bool)
         self.gram = np.zeros((b, memory, memory), dtype)

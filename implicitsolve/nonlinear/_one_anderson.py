@@ -12,7 +12,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.globalize._rules import has_diverged, has_halved, is_still
 from implicitsolve.nonlinear._convergence import CONVERGED, DIVERGED, ITERATION_LIMIT, NONFINITE, STAGNATED
 from implicitsolve.nonlinear._fixed_point import REJECTIONS, FixedPointLoop
-from implicitsolve.nonlinear._history import FIRST_COLUMNS, PLAIN, RENEWALS, has_fallen, is_misled, room
+from implicitsolve.nonlinear._history import PLAIN, RENEWALS, first_columns, has_fallen, is_misled, room
 from implicitsolve.nonlinear._one_system import OneSystem
 from implicitsolve.nonlinear._state import Solution, SolveContext
 from implicitsolve.operators import LinearOperator
@@ -137,7 +137,7 @@ class OneHistory:
     def __init__(self, F: HostArray, norm: float, memory: int, least: float) -> None:
         self.memory, self.least, self.seen = memory, least, 0
         self.order: list[int] = []  # places of the columns, newest first
-        self.dF, self.dg = np.empty((2, min(memory, FIRST_COLUMNS), F.size), dtype=F.dtype)
+        self.dF, self.dg = np.empty((2, first_columns(memory), F.size), dtype=F.dtype)
         self.gram, self.onto_F = np.zeros((memory, memory)), np.zeros(memory)
         exponent = max(math.frexp(norm)[1], -1000)  # of a number whose reciprocal is one
         self.scale = math.ldexp(1.0, -exponent) if norm > 0 and abs(exponent) > PLAIN else 1.0
