@@ -69,6 +69,7 @@ class SparseAssembler:
         self.coloring: Coloring = coloring
         self.cost: int = coloring.count + bool(coloring.full_rows.size)
         self.surprises: HostArray = NOWHERE
+        self.units: HostArray | None = None  # of the unknowns of one system, if they differ
         self.is_exact: bool = not coloring.full_rows.size
         colors, rows, columns = coloring.colors, structure.rows, structure.columns
         place = colors[columns] * n + rows  # in the changes (colors, N) of one system
@@ -131,16 +132,19 @@ class SparseAssembler:
         return None
 
     def lengths(self, x: Array) -> Array:
-        """Differences (B, N): ``eps^(1/4) max(|x|, eps^(1/3) rms(x))``, longer on a long line; 1 for x where x = 0."""
+        """Differences (B, N): ``eps^(1/4) max(|x|, eps^(1/3) rms(x))``, longer on a long line; 1 for x where x = 0.
+
+        Where J has shown the units of the unknowns, x and lengths are in these.
+        """
         lower, upper = self.structure.bandwidth
-        xp = array_namespace(x)
-        precision, size = eps(xp, x.dtype), xp.abs(x)
-        rms = from_host(norm2(x)[:, None] / math.sqrt(x.shape[1]), x)
+        xp, unit = array_namespace(x), 1.0 if self.units is None else self.units
+        precision, size = eps(xp, x.dtype), xp.abs(x) / unit
+        rms = from_host(norm2(size)[:, None] / math.sqrt(x.shape[1]), x)
         floor = xp.where(rms > 0, precision ** (1 / 3) * rms, xp.ones_like(rms))
         relative = precision**0.25
         if lower + upper < LONG_BAND:
             relative = max(relative, min(1e-3, precision**0.5 * x.shape[1]))
-        return relative * xp.maximum(size, floor)
+        return relative * xp.maximum(size, floor) * unit
 
     def _members(self, x: Array, color: int) -> Array:
         """Whether unknowns have a color; behind the colors those that are local to no full row."""

@@ -49,6 +49,7 @@ MOVED = 4.0  # times the size of x where J was assembled: farther from there J i
 CONFIRMED = 0.1  # part of that change by which J may miss it
 MODEL = 1e-3  # of that prediction: a model of J that has learned from steps predicts no smaller correction
 NEGLIGIBLE = 1e-8  # of the largest unknown, and of x0 or the first step: what errors are relative to at least
+SAME = 1e-3  # of the largest unknown, from which on another one has its unit
 FADING = 0.3  # part of the largest gain that counts at the next step
 FADED = 1e-3  # part of ||F(x0)|| that is left where x has run away: then it did not come to a root later
 UNDERFLOW = 1e30  # times ||x|| / ||F(x0)||: a gain that no root has, once ||x|| has grown
@@ -62,12 +63,25 @@ Lengths = tuple[HostArray, HostArray, HostArray, HostArray]  # of corrections, s
 
 
 def units_of(J: Array, xp: Any = np) -> Array:
-    """Units of the unknowns, up to a common factor, for dense J (b, N, N).
+    """Units of the unknowns, up to a common factor, for dense J (b, N, N), or for blocks (b, T, m, k, k) of k unknowns.
 
     The unit of an unknown is the reciprocal of its column, once rows have one size.
     """
-    rows = near_reciprocals(xp.abs(J).max(axis=2, keepdims=True), xp)
-    return near_reciprocals(xp.abs(J * rows).max(axis=1), xp)
+    blocks = J if J.ndim == 5 else J[:, None, None]
+    rows = near_reciprocals(xp.abs(blocks).max(axis=(2, 4), keepdims=True), xp)
+    return near_reciprocals(xp.abs(blocks * rows).max(axis=(1, 2, 3)), xp)
+
+
+def sparse_units(J: Any) -> HostArray | None:
+    """The same for a sparse J of one system, if they differ by more than SAME."""
+    sizes, n = np.abs(J.flat_data[0]), J.structure.unknowns
+    largest = np.zeros(n, dtype=sizes.dtype)
+    np.maximum.at(largest, J.structure.indices, sizes)
+    sizes, columns = sizes * near_reciprocals(largest)[J.structure.indices], np.zeros_like(largest)
+    np.maximum.at(columns, J.structure.columns, sizes)
+    positive = columns[columns > 0]
+    is_even = not positive.size or positive.min() >= SAME * positive.max()
+    return None if is_even else near_reciprocals(columns)[None]
 
 
 def scales(units: Array, x: Array, before: Array, reference: Array, xp: Any = np) -> Array:
@@ -110,8 +124,13 @@ def plain_scales(x: Array, before: Array, reference: Array) -> Array:
     xp = array_namespace(x)
     own = xp.maximum(xp.abs(x), xp.abs(before))
     most, largest = (xp.max(v, axis=1, keepdims=True) for v in (reference, own))
-    units = xp.where(reference > NEGLIGIBLE * most, reference / most, NEGLIGIBLE)
+    units = xp.where(reference > SAME * most, 1.0, xp.maximum(reference / most, NEGLIGIBLE))
     return xp.maximum(xp.maximum(own, units * largest), NEGLIGIBLE * reference)
+
+
+def known_scales(units: HostArray | None, x: Array, before: Array, reference: Array) -> Array:
+    """`scales` where units are known, else `plain_scales`."""
+    return plain_scales(x, before, reference) if units is None else scales(units, x, before, reference)
 
 
 def component_sizes(v: Array, k: int) -> Array:
@@ -173,7 +192,7 @@ class Progress:
         self.left = self.ratio(norm, norm_before)
         goes_on = step >= ADVANCE * self.step
         self.begin, self.away = where(goes_on, self.begin, size), (self.away + 1) * goes_on
-        self.last_gain = gain = self.ratio(step, larger(norm_before - norm, LEAST_FALL * norm_before))
+        self.last_gain = gain = self.ratio(step, larger(abs(norm_before - norm), LEAST_FALL * norm_before))
         self.gain = larger(gain, FADING * self.gain)
         self.step, self.size, self.norm = step, size, norm
         if self.has_any((self.away >= STEPS_AWAY) | (self.away_gain > 0)):
@@ -217,9 +236,10 @@ class Progress:
         return (self.away >= LOST) & (self.size >= 2 * self.begin) & (norm <= DIGITS * unit * first)
 
     def may_settle(self, limit: float) -> Any:
-        """Whether x is accurate up to `limit` where F is rounding error."""
+        """Whether x is accurate up to `limit` where F is rounding error: no long step has left F as it was."""
         is_near = (self.reference == 0) | (self.size <= FAR * self.reference)
-        return (self.direction <= limit) & is_near
+        is_determined = (self.steps == 0) | (self.left <= FALLEN) | (self.step <= limit * self.size)
+        return (self.direction <= limit) & is_near & is_determined
 
 
 @dataclass

@@ -19,7 +19,7 @@ from implicitsolve.globalize._searches import kept_part
 from implicitsolve.kernels._norms import Norms, norm_max
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, MOVED, Lengths, component_sizes, plain_scales
+from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, MOVED, Lengths, component_sizes, known_scales, units_of
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES, BroydenInverse
 from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._convergence import LINE_SEARCH_FAILED, NONFINITE, RUNNING, SINGULAR, STAGNATED
@@ -51,6 +51,7 @@ class BlockState(LoopState):
     radius: HostArray  # of trust regions
     solved: Array | None  # -H F at x by the factors alone, where it is known
     reference: Array  # the larger of x0 and the first step, (b, k) for k components
+    units: HostArray | None  # of the components, where J shows them
     anchor: HostArray  # size of x where J was assembled, and the way since
     way: HostArray
     is_distrusted: HostArray  # whether J was assembled too far from x to end the solve
@@ -60,6 +61,11 @@ def component_count(evaluator: Evaluator) -> int:
     """Components of a state that may differ in units: the unknowns of a block, one where no blocks are declared."""
     structure = evaluator.problem.block_structure
     return 1 if structure is None else structure.block_size
+
+
+def is_shown(x: Array, components: int) -> bool:
+    """Whether the units of these components of x (b, N) are read from J: not where that is large."""
+    return isinstance(x, np.ndarray) and components > 1 and x.shape[1] <= MOST_UNKNOWNS
 
 
 class BlockLoop(IterationLoop[BlockState]):
@@ -92,6 +98,7 @@ class BlockLoop(IterationLoop[BlockState]):
             radius=np.full(size, np.inf),
             solved=None,
             reference=component_sizes(0 * state.x, self.components),
+            units=np.ones((size, self.components)) if is_shown(state.x, self.components) else None,
             anchor=state.progress.size,
             way=np.zeros(size),
             is_distrusted=np.zeros(size, dtype=bool),
@@ -159,7 +166,7 @@ class BlockLoop(IterationLoop[BlockState]):
         state.is_distrusted[:] = False
         if is_near.any():
             with np.errstate(all="ignore"):
-                scale = plain_scales(sizes_of(state.x), sizes_of(state.x - moved), state.reference)
+                scale = known_scales(state.units, sizes_of(state.x), sizes_of(state.x - moved), state.reference)
                 theta = state.norms / state.norms_before
                 state.solved = solved = state.inverse.negative(state.F)
                 if self.method.reuse == "broyden":
@@ -203,6 +210,8 @@ class BlockLoop(IterationLoop[BlockState]):
             assembler, J = self.assembler, self._assembled(part, x, F)
             if self.method.line_search.needs_descent:
                 self.descents.append((rows, Descent.of(J.matvec, J.rmatvec, F)))
+            if self.state.units is not None:
+                self.state.units[rows] = units_of(J.blocks)  # type: ignore[attr-defined]
             self.state.inverse.release(rows)  # its memory first
             inverse = self.factor.factor(J)
             self.state.inverse.replace(rows, inverse)

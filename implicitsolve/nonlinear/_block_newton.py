@@ -26,8 +26,9 @@ from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._accuracy import MOVED, Lengths, component_sizes, plain_scales
-from implicitsolve.nonlinear._block_loop import FAR, BlockLoop, component_count
+from implicitsolve.linearize._sparse_assemble import SparseAssembler
+from implicitsolve.nonlinear._accuracy import MOVED, Lengths, component_sizes, known_scales, sparse_units, units_of
+from implicitsolve.nonlinear._block_loop import FAR, BlockLoop, component_count, is_shown
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES, WholeSteps
 from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._convergence import (
@@ -43,6 +44,7 @@ from implicitsolve.nonlinear._convergence import (
 from implicitsolve.nonlinear._loop import WHOLE
 from implicitsolve.nonlinear._one_system import FACTORED, REUSED, ROW, OneInvertedSystem
 from implicitsolve.nonlinear._state import JacobianAssembler, Solution, SolveContext, is_rounding
+from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._lagged import BatchedInverse
 from implicitsolve.stopping import check_kind, check_rdiff, kind_of
 
@@ -65,6 +67,7 @@ class OneFactoredSystem(OneInvertedSystem):
         self.anchor, self.way = self.progress.size, 0.0  # size of x where J was assembled, and the way since
         self.predicted: Any = None
         self.is_distrusted = False  # whether J was assembled too far from here to end the solve
+        self.units: HostArray | None = None  # of the components, where J shows them
         self.differences: OneSystemDifferences | None = None
         if isinstance(self.factor, BlockLU) and isinstance(self.assembler, Assembler):
             structure = self.assembler.structure
@@ -92,6 +95,8 @@ class OneFactoredSystem(OneInvertedSystem):
         if is_fresh:
             size = self._norm(self.x)
             self.progress.direction = math.sqrt(square) / size if size > 0 else math.inf
+            if self.units is not None and self.reference is not None:
+                self.progress.direction = self._lengths(direction, direction, 0.0, 0.0, 0.0)[1]
         x, F, norm, length, failed = self._searched(direction, *point)
         moved = direction if length == 1 else x - self.x if length else np.zeros_like(x)
         if length:
@@ -144,7 +149,8 @@ class OneFactoredSystem(OneInvertedSystem):
         points = self.x, self.previous_x, self.reference, correction, moved
         with np.errstate(all="ignore"):
             x, last, first, *vectors = (component_sizes(v[None], self.components) for v in points)  # type: ignore[index]
-            length, step = (float((v / plain_scales(x, last, first)).max()) for v in vectors)
+            scale = known_scales(self.units, x, last, first)
+            length, step = (float((v / scale).max()) for v in vectors)
         is_small = self.x.size <= MOST_UNKNOWNS  # where another J is cheap
         has_ended = is_small and self.judges_x and not self.is_stale and length <= self.xtol
         self.is_distrusted = has_ended and 0 < MOVED * self.anchor < self.way
@@ -207,9 +213,25 @@ class OneFactoredSystem(OneInvertedSystem):
         differences = self.differences
         make = None if differences is None else differences.taken(self.x, self.F, self.norm)
         if differences is None or make is None:
-            return self.factor.factor(self.assembler.assemble(self.evaluator, self.x[None], self.F[None]))
+            J, known = self.assembler.assemble(self.evaluator, self.x[None], self.F[None]), self.units
+            self._note_units(J)
+            if isinstance(self.assembler, SparseAssembler):
+                self.assembler.units = self.units
+                if known is None and self.units is not None:  # in these units lengths of differences may be others
+                    J = self.assembler.assemble(self.evaluator, self.x[None], self.F[None])
+            return self.factor.factor(J)
         blocks, structure = make(), differences.structure
+        self._note_units(blocks)
         return Inverse(self.factor.factors(blocks, structure.lower, structure.upper, again=make), blocks.shape)
+
+    def _note_units(self, J: Any) -> None:
+        """Note the units of the components that J, or its blocks, show; of unknowns one by one where J is sparse."""
+        with np.errstate(all="ignore"):
+            if isinstance(J, SparseMatrix):
+                self.units = sparse_units(J)
+                self.components = self.components if self.units is None else self.x.size
+            elif is_shown(self.x[None], self.components):
+                self.units = units_of(J if isinstance(J, np.ndarray) else J.blocks)
 
     def _is_rounding(self) -> bool:
         """Whether F(x) is no larger than its change between neighbouring floating-point numbers."""

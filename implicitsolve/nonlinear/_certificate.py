@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from implicitsolve._record import LimitReached
+from implicitsolve._arrays.namespace import near_reciprocals
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._assemble import Assembler
@@ -15,20 +16,27 @@ from implicitsolve.status import Status
 from implicitsolve.structure import BlockBanded
 
 MOST_UNKNOWNS = 20  # for which J is worth its evaluations
+MOST_DOUBTFUL, LARGER = 200, 2.0  # ... where x is so many times as large as x0
+MISSED = 0.1  # part of F that J does not reach, above which F has no root near x
 FAR = 10.0  # times x0, where F may vanish at infinity alone
 
 
 def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: float) -> None:
     """Note the errors of systems that have converged by products alone; those above the limit have stagnated.
 
-    A dense J shows directions that no step has taken. It is assembled where it is cheap, and where F is not zero.
+    A dense J shows directions that no step has taken. It is assembled where it is cheap, and where F is not zero; of
+    more unknowns where x has become much larger than x0, if that takes no more evaluations than the solve has.
     """
     x, tally = solution.x, evaluator.tally
-    is_small = x.shape[1] <= MOST_UNKNOWNS and type(x) is np.ndarray and x.dtype.char in "fd"
-    if not is_small:
+    unknowns, is_host = x.shape[1], type(x) is np.ndarray and x.dtype.char in "fd"
+    if not is_host or unknowns > MOST_DOUBTFUL:
         return
-    is_far = norm_max(x[rows]) / FAR > norm_max(solution.start[rows])
-    rows = rows[(solution.status[rows] == Status.CONVERGED) & ((solution.norm[rows] > 0) | is_far)]
+    rows = rows[solution.status[rows] == Status.CONVERGED]
+    size, first = norm_max(x[rows]), norm_max(solution.start[rows])
+    if unknowns > MOST_UNKNOWNS:
+        rows = rows[(size / LARGER > first) & (first > 0) & (unknowns <= tally.counts().evaluations)]
+    else:
+        rows = rows[(solution.norm[rows] > 0) | (size / FAR > first)]
     problem = evaluator.problem
     if not rows.size or problem.blocks is not None or problem.fixed_point or tally.is_spent():
         return
@@ -44,23 +52,20 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
 
 
 def certified_errors(evaluator: Evaluator, x: HostArray, F: HostArray, reference: HostArray) -> HostArray:
-    """Estimated errors of x (b, N), relative to x, by J there; infinite where J is singular. N evaluations."""
+    """Estimated errors of x (b, N), relative to x, by J there, infinite where F is not in its range; N evaluations."""
     dense = BlockBanded(0, 0, block_size=x.shape[1])
     unit = float(np.finfo(x.dtype).eps)
     J = Assembler(evaluator, unit**0.5, certifies=False, structure=dense).assemble(evaluator, x, F).blocks[:, 0, 0]
     with np.errstate(all="ignore"):
-        is_singular = ~(np.abs(J).max(axis=1) > 0).all(axis=1)
         scale = np.minimum(scales(units_of(J), x, x, reference), plain_scales(x, x, reference))
-        rows = _sizes(np.abs(J).max(axis=2))[:, :, None]
-        columns = _sizes(np.abs(J / rows).max(axis=1))[:, None, :]
-        equilibrated, right = J / rows / columns, F / rows[:, :, 0]
-        is_singular |= ~(np.isfinite(equilibrated).all(axis=(1, 2)) & np.isfinite(right).all(axis=1))
-        equilibrated[is_singular], right[is_singular] = 0.0, 0.0
-        correction = np.stack([np.linalg.lstsq(A, f)[0] for A, f in zip(equilibrated, right)]) / columns[:, 0]
-        errors = np.abs(correction / scale).max(axis=1) + unit
-    return np.where(is_singular | ~np.isfinite(errors), np.inf, errors)
-
-
-def _sizes(largest: HostArray) -> HostArray:
-    """Positive sizes, 1 for those that are zero."""
-    return np.where(largest > 0, largest, 1.0)
+        rows = near_reciprocals(np.abs(J).max(axis=2))
+        columns = near_reciprocals(np.abs(J * rows[:, :, None]).max(axis=1))
+        A, right = J * rows[:, :, None] * columns[:, None], F * rows
+        is_singular = ~((np.abs(J).max(axis=1) > 0).all(axis=1) & np.isfinite(A).all(axis=(1, 2)))
+        is_singular |= ~np.isfinite(right).all(axis=1)
+        A[is_singular], right[is_singular] = 0.0, 0.0
+        found = np.stack([np.linalg.lstsq(a, f)[0] for a, f in zip(A, right)])
+        rest = np.abs(np.einsum("bij,bj->bi", A, found) - right).max(axis=1)
+        errors = np.abs(found * columns / scale).max(axis=1) + unit
+        is_singular |= (rest > MISSED * np.abs(right).max(axis=1)) | ~np.isfinite(errors)
+    return np.where(is_singular, np.inf, errors)

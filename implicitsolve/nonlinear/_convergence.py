@@ -59,6 +59,7 @@ class OneConvergence:
     smallest: float
     xtol: float
     reference: HostArray | None
+    is_singular: bool = False  # whether J, where it is at hand, does not determine x
 
     def _norm(self, v: HostArray) -> float:
         raise NotImplementedError
@@ -138,7 +139,8 @@ class OneConvergence:
     def _settle(self, limit: float) -> None:
         """Accept x, though F no longer falls, if it is accurate and F is rounding error; an evaluation."""
         progress = self.progress
-        if progress.may_settle(limit) and bool(is_rounding(self.evaluator, self.x[None], self.F[None])[0]):
+        may_settle = progress.may_settle(limit) and not self.is_singular
+        if may_settle and bool(is_rounding(self.evaluator, self.x[None], self.F[None])[0]):
             self.status, progress.error = CONVERGED, 2 * progress.direction + self.unit
 
 

@@ -110,6 +110,7 @@ class DenseLoop(IterationLoop[DenseState]):
         state, fresh, self.distrusted = self.state, self._assembled(), np.zeros(0, dtype=int)
         with np.errstate(all="ignore"):
             trial = self._trial()
+        self.limited = trial.limited
         measured = self._evaluated(trial.step)
         found = trial_points(measured, measured.two(0))
         with np.errstate(all="ignore"):
@@ -131,7 +132,8 @@ class DenseLoop(IterationLoop[DenseState]):
             moved, is_still = self._accept(found.restored(state.x, state.F, state.norms), trial.step)
             failed = _placed(rows, failed, state.status)
             lost = np.flatnonzero(fresh & ~found.accepted)
-            state.progress.direction[lost] = self._relative_length(trial.newton, lost)
+            lengths = self._relative_length(trial.newton, lost)
+            state.progress.direction[lost] = np.where(_is_singular(state.J[lost]), np.inf, lengths)
             self._update_status(found.accepted, moved, is_still, is_last, failed, trial.newton)
             state.is_stale = is_outdated
             state.is_stale[self.distrusted] = True
@@ -168,7 +170,8 @@ class DenseLoop(IterationLoop[DenseState]):
         """Measure whether a J that was assembled far from x still holds."""
         state = self.state
         is_done = (found[0] <= self.xtol * np.maximum(found[2], found[3])) & self.stop.judges_x & (state.x.shape[1] > 1)
-        some = np.flatnonzero(is_done & ~state.is_exact[rows] & is_far_from(state.anchor[rows], state.x[rows]))
+        is_doubtful = is_far_from(state.anchor[rows], state.x[rows]) | np.isin(rows, self.limited)
+        some = np.flatnonzero(is_done & ~state.is_exact[rows] & is_doubtful)
         if some.size:
             part, x, F = self._part(rows[some])
             wrong = some[~agrees(part, x, F, state.J[rows[some]], scale[some])]

@@ -67,6 +67,7 @@ class OneDenseSystem(OneInvertedSystem):
         self.radius, self.is_stale = math.inf, True
         self.predicted: Any = None
         self.is_singular = self.is_mixed = self.is_even = False  # whether rows of J differ in size; or nothing does
+        self.is_limited = False  # whether the last step was shorter than Newton's
         self.anchor = self.x  # where J was assembled
 
     def _step(self) -> dict[str, HostArray]:
@@ -75,11 +76,11 @@ class OneDenseSystem(OneInvertedSystem):
             self._assemble()
         step, size, newton_size, model = self._trial()
         with np.errstate(all="ignore"):
-            x = self.x + step
+            x, self.is_limited = self.x + step, model is not None
         traced = {"step_length": NO_STEP, "factorized": FACTORED if is_fresh else REUSED}
         x_size, before = self._norm(x), self.progress.size
         if is_fresh or not math.isfinite(self.progress.direction):
-            self.progress.direction = newton_size / before if before > 0 else math.inf
+            self.progress.direction = newton_size / before if before > 0 and not self.is_singular else math.inf
         if not (0 < size < math.inf and (x_size < math.inf or np.isfinite(x).all())):
             self.status = SINGULAR
             return traced
@@ -132,9 +133,9 @@ class OneDenseSystem(OneInvertedSystem):
         return length, step, before, size
 
     def _is_far_from_anchor(self) -> bool:
-        """Whether J was assembled so far from x that it has to be confirmed by a measurement."""
-        if self.size == 1:
-            return False
+        """Whether J was assembled so far from x, or the step was so short, that J has to be confirmed."""
+        if self.size == 1 or self.is_limited:
+            return self.is_limited
         size = self._largest(self.anchor)
         return size > 0 and self._largest(self.x - self.anchor) > MOVED * size
 
