@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from implicitsolve._record import LimitReached
 from implicitsolve._arrays.namespace import near_reciprocals
+from implicitsolve._record import LimitReached
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._assemble import Assembler
