@@ -16,17 +16,20 @@ from benchmarks.accuracy.systems import Mixed, System, increasing, vanishing
 Answer = tuple[Any, bool, float, int]  # x, success, estimated error and evaluations
 Solver = Callable[[Sequence[System]], list[Answer]]
 LARGEST_DENSE = 40  # unknowns of the systems with a dense Jacobian
-FAILURES = scipy.optimize.NoConvergence, ValueError, ArithmeticError, np.linalg.LinAlgError
+FAILURES = scipy.optimize.NoConvergence, ValueError, ArithmeticError, np.linalg.LinAlgError, TypeError
 
 
-def one_by_one(solve: Callable[[Any, Any], Any]) -> Solver:
-    """``solve(F, x0)``, which returns x, success and estimated error, for one system after the other."""
+def one_by_one(solve: Callable[..., Any]) -> Solver:
+    """``solve(F, x0)``, or with bounds, which returns x, success and estimated error, for one system after the other.
+
+    A solver that has no bounds, or no complex numbers, fails where these are asked for.
+    """
 
     def answers(found: Sequence[System]) -> list[Answer]:
         return [answer(system) for system in found]
 
-    def answer(system: System) -> Answer:
-        calls = 0
+    def answer(system: Any) -> Answer:
+        calls, bounds = 0, getattr(system, "bounds", None)
 
         def F(x: Any) -> Any:
             nonlocal calls
@@ -34,7 +37,7 @@ def one_by_one(solve: Callable[[Any, Any], Any]) -> Solver:
             return system.residual(np.asarray(x))
 
         try:
-            x, success, error = solve(F, system.x0.copy())
+            x, success, error = solve(F, system.x0.copy()) if bounds is None else solve(F, system.x0.copy(), bounds)
         except FAILURES:
             return system.x0, False, np.nan, calls
         return x, bool(success), error, calls
@@ -45,12 +48,12 @@ def one_by_one(solve: Callable[[Any, Any], Any]) -> Solver:
 def ours(method: str) -> Solver:
     """`root` by a method's name; `BlockNewton` with a structure of bands where these are narrow, else of one block."""
 
-    def solve(F: Any, x0: Any) -> Any:
+    def solve(F: Any, x0: Any, bounds: Any = None) -> Any:
         problem = F
         if method == "block-newton":
             k = 1 if x0.ndim == 1 and x0.size > LARGEST_DENSE else x0.size
             problem = ims.Problem(F, structure=ims.BlockBanded(int(k == 1), int(k == 1), block_size=k))
-        result = ims.root(problem, x0, method=method)
+        result = ims.root(problem, x0, method=method, bounds=bounds)
         return result.x, result.success, np.nan if result.error is None else result.error
 
     return one_by_one(solve)
@@ -96,8 +99,22 @@ def by_jax(found: Sequence[System]) -> list[Answer]:
 
     import implicitsolve.jax as imj
 
+    def F(x: Any, choice: Any, parts: Any, g: int, has_A: bool) -> Any:
+        r, B, A, rows, units = parts
+        u = x / units
+        phi = lambda v: jax.lax.switch(choice[0], increasing(jnp), v)  # noqa: E731
+        value = phi(u) - phi(r)
+        if g:
+            value = value.at[0].set(jax.lax.switch(choice[1], vanishing(jnp), u[0]))
+        return rows * (B @ value + A @ (u - r) if has_A else B @ value)
+
     def answer(system: System) -> Answer:
-        result = imj.root(lambda x: system.residual(x, jnp), jnp.asarray(system.x0))
+        e, x0 = system.residual, jnp.asarray(system.x0)
+        if isinstance(e, Mixed):  # compiled once for each size
+            choice = jnp.asarray([e.phi, max(e.g, 0)])
+            result = imj.root(F, x0, choice, (e.r, e.B, e.A, e.rows, e.units), bool(e.g >= 0), bool(e.A.any()))
+        else:
+            result = imj.root(lambda x: e(x, jnp), x0)
         calls = int(result.residuals) + int(result.products)
         return np.asarray(result.x), bool(result.success), float(result.error), calls
 
@@ -161,33 +178,45 @@ def in_chunks(problem: Any, x0: Any) -> Any:
 
 
 def compiled(found: Sequence[System]) -> list[Answer]:
-    """`newton_batch`, for batches of dense systems with the same functions."""
-    import numba
-
+    """`newton_batch`, for batches of dense systems."""
     from implicitsolve.backends.numba import newton_batch
 
-    phis, ends = ([numba.njit(f) for f in functions(np)] for functions in (increasing, vanishing))
     known: dict[int, Answer] = {}
-    for rows, equations, x0 in batches(found, lambda e: (e.phi, e.g)):
-        parts = [(e.r, e.rows, e.units, e.B, e.A) for e in equations]
+    F = loops()
+    for rows, equations, x0 in batches(found, lambda _: 0):
+        parts = [(e.r, e.rows, e.units, e.B, e.A, e.phi, e.g) for e in equations]
         data = np.stack([np.concatenate([np.ravel(part) for part in each]) for each in parts])
-        F = loops(phis[equations[0].phi], ends[max(equations[0].g, 0)], equations[0].g >= 0)
         known |= per_place(rows, newton_batch(F, x0, data))
     return [known.get(i, (system.x0, False, np.nan, 0)) for i, system in enumerate(found)]
 
 
-def loops(phi: Any, g: Any, ends: bool) -> Any:
-    """The equations as loops that Numba compiles."""
+def loops() -> Any:
+    """The equations as loops that Numba compiles, once for all functions."""
+    import numba
+
+    p0, p1, p2, p3, p4, p5, p6, p7 = (numba.njit(f) for f in increasing(np))
+    g0, g1, g2, g3, g4, g5, g6, g7 = (numba.njit(f) for f in vanishing(np))
+
+    @numba.njit
+    def phi(k: Any, x: Any) -> Any:
+        if k < 4:
+            return (p0(x) if k == 0 else p1(x)) if k < 2 else (p2(x) if k == 2 else p3(x))
+        return (p4(x) if k == 4 else p5(x)) if k < 6 else (p6(x) if k == 6 else p7(x))
+
+    @numba.njit
+    def g(k: Any, x: Any) -> Any:
+        if k < 4:
+            return (g0(x) if k == 0 else g1(x)) if k < 2 else (g2(x) if k == 2 else g3(x))
+        return (g4(x) if k == 4 else g5(x)) if k < 6 else (g6(x) if k == 6 else g7(x))
 
     def F(x: Any, p: Any, out: Any) -> None:
         n = x.size
+        chosen, end = p[3 * n + 2 * n * n], p[3 * n + 2 * n * n + 1]
         for i in range(n):
             out[i] = 0.0
         for j in range(n):
             u, r = x[j] / p[2 * n + j], p[j]
-            value = phi(u) - phi(r)
-            if ends and j == 0:
-                value = g(u)
+            value = g(end, u) if end >= 0 and j == 0 else phi(chosen, u) - phi(chosen, r)
             for i in range(n):
                 place = 3 * n + i * n + j
                 out[i] += p[n + i] * (p[place] * value + p[n * n + place] * (u - r))

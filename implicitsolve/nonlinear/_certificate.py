@@ -10,7 +10,7 @@ from implicitsolve._typing import HostArray, Indices
 from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._accuracy import LIMITED, plain_scales, scales, units_of
+from implicitsolve.nonlinear._accuracy import FADED, LIMITED, plain_scales, scales, units_of
 from implicitsolve.nonlinear._state import Solution
 from implicitsolve.status import Status
 from implicitsolve.structure import BlockBanded
@@ -33,6 +33,9 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
         return
     rows = rows[solution.status[rows] == Status.CONVERGED]
     size, first = norm_max(x[rows]), norm_max(solution.start[rows])
+    is_lost = (size * FADED > first) & (first > 0) & (solution.norm[rows] > FADED * solution.first_norm[rows])
+    solution.status[rows[is_lost]] = Status.STAGNATED  # far away F has hardly fallen
+    rows, size, first = (part[~is_lost] for part in (rows, size, first))
     if unknowns > MOST_UNKNOWNS:
         rows = rows[(size / LARGER > first) & (first > 0) & (unknowns <= tally.counts().evaluations)]
     else:

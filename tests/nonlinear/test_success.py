@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import implicitsolve as ims
+from benchmarks.accuracy import hard
+from benchmarks.accuracy.solvers import solver
 from benchmarks.accuracy.systems import systems
 from implicitsolve import NonlinearStop, Problem, Status, root
 
@@ -162,3 +164,36 @@ def test_a_double_root_is_accepted_with_its_error_or_fails():
     result = root(lambda x: (x - 1) ** 2, np.array([3.0]))
     if result.success:
         assert abs(result.x[0] - 1) <= 100 * result.error + 1e-15
+
+
+@pytest.mark.parametrize(
+    ("seed", "place"),
+    [
+        (1, 244),  # F is out of the range of a singular J, far away
+        (3, 720),
+        (2, 263),  # the last step was shorter than Newton's, and reduced F more than predicted
+        (2, 753),  # an unknown no longer enters F, to rounding
+        (2, 781),
+        (1, 352),  # ... in single precision
+        (2, 436),
+        (1, 195),  # a sparse J whose unknowns have different units
+    ],
+)
+def test_what_was_a_false_success_of_harder_kinds_is_none(seed, place):
+    system = hard.KINDS[place % len(hard.KINDS)](np.random.default_rng([seed, place]))
+    with np.errstate(all="ignore"):
+        result = root(system.residual, system.x0)
+    assert not result.success or system.error(result.x) <= 1e-4
+
+
+@pytest.mark.parametrize("method", ["anderson", "broyden", "newton-krylov", "block-newton"])
+def test_each_method_knows_its_error(method):
+    """Gains of steps that enlarge F, small unknowns of the same unit, and the first step's size misled it."""
+    found = [system for i, system in enumerate(systems(64, seed=2026)) if i % 8 in (1, 3, 5, 7)]
+    with np.errstate(all="ignore"):
+        answers = solver(method)(found)
+    errors = [(error, system.error(x)) for system, (x, success, error, _) in zip(found, answers) if success]
+    ratios = np.array([error / max(true, 2.3e-16) for error, true in errors])
+    assert ratios.size >= 8
+    assert np.mean((ratios < 30) & (ratios > 1 / 30)) >= 0.85
+    assert ratios.min() >= 1e-2
