@@ -28,7 +28,7 @@ Bounds = tuple[Array, Array]
 
 @dataclass(frozen=True)
 class Hard:
-    """A system, its start, and how far a point is from the nearest root, relative to the root; without roots infinite."""
+    """A system, its start, and how far a point is from the nearest root, relative to that; infinite without roots."""
 
     kind: str
     residual: Residual
@@ -62,14 +62,14 @@ def mixed(kind: str, phi: Callable[..., Any], B: Array, r: Array, x0: Array) -> 
 
 
 def decades(rng: np.random.Generator) -> Hard:
-    """A chain of rate laws whose constants span ten decades: k (x^p - r^p) + l (x_{i-1} - r_{i-1})."""
+    """A chain of rate laws whose constants span ten decades: k (x^p - r^p) + m (x_{i-1} - r_{i-1})."""
     n = int(rng.integers(2, 12))
-    k, l = 10 ** rng.uniform(-5, 5, n), np.zeros(n)
-    l[1:] = k[1:] * 10 ** rng.uniform(-3, 0.5, n - 1)
+    k, m = 10 ** rng.uniform(-5, 5, n), np.zeros(n)
+    m[1:] = k[1:] * 10 ** rng.uniform(-3, 0.5, n - 1)
     p, r = rng.integers(1, 4, n).astype(float), 10 ** rng.uniform(-1, 1, n)
 
     def F(x: Any, xp: Any = np) -> Any:
-        a, b, power, root = (xp.asarray(part) for part in (k, l, p, r))
+        a, b, power, root = (xp.asarray(part) for part in (k, m, p, r))
         own = xp.sign(x) * xp.abs(x) ** power - root**power
         before = xp.concatenate([0 * x[:1], (x - root)[:-1]])
         return a * own + b * before

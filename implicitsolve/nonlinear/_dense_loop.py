@@ -133,7 +133,7 @@ class DenseLoop(IterationLoop[DenseState]):
             failed = _placed(rows, failed, state.status)
             lost = np.flatnonzero(fresh & ~found.accepted)
             lengths = self._relative_length(trial.newton, lost)
-            state.progress.direction[lost] = np.where(_is_singular(state.J[lost]), np.inf, lengths)
+            state.progress.direction[lost] = np.where(is_singular(state.J[lost]), np.inf, lengths)
             self._update_status(found.accepted, moved, is_still, is_last, failed, trial.newton)
             state.is_stale = is_outdated
             state.is_stale[self.distrusted] = True
