@@ -14,6 +14,7 @@ import argparse
 import dataclasses
 import itertools
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from _walks import LAWS, Law, Rate, Walks, bayes_floor, draw, posterior
 from benchmarks.experiments._layers import EXACT, Explicit
 from benchmarks.experiments._run import Checkpoints, Progress, command, write_figure, write_json
-from implicitsolve.torch import ImplicitGRU
+from implicitsolve.torch import ImplicitGRU, jacobian_penalty
 
 UNIT = 10.0  # positions reach tens: the layers see them in these units
 TRIED = ("rate", "clip", "scale")
@@ -51,6 +52,10 @@ class Model(nn.Module):
         """States (B, T, k), and which walks were solved."""
         raise NotImplementedError
 
+    def penalty(self) -> Tensor:
+        """Of the layer's Jacobian at the last states; zero where states are not solved for."""
+        return torch.zeros(())
+
 
 class INN(Model):
     """The implicit GRU, with trainable states beyond both ends."""
@@ -72,7 +77,12 @@ class INN(Model):
         states, result = self.layer(inputs, lengths, hs=self.hs, he=self.he, return_result=True)
         self.products += result.counts.residuals + result.counts.jvps
         self.unsolved += int(np.sum(~result.success))
+        self.last = states, inputs, lengths
         return states, torch.from_numpy(np.asarray(result.success))
+
+    def penalty(self) -> Tensor:
+        """||dG/dH||_F^2 / N, estimated by one random vector."""
+        return jacobian_penalty(partial(self.layer.residual, hs=self.hs, he=self.he), *self.last)
 
 
 class BLSTM(Model):
@@ -129,9 +139,7 @@ def train(
         order = np.random.default_rng([settings["seed"], done // batches]).permutation(settings["walks"])
         first = done % batches * settings["batch"]
         rate = settings["rate"] * (1.0 - done / total)
-        losses.append(
-            step(model, optimizer, chosen(walks, order[first : first + settings["batch"]]), rate, settings["clip"])
-        )
+        losses.append(step(model, optimizer, chosen(walks, order[first : first + settings["batch"]]), rate, settings))
         done += 1
         seconds += time.process_time() - began
         bar.step(loss=f"{losses[-1]:.3f}", products=model.products - products)
@@ -150,7 +158,7 @@ def train(
     return {"validation error": best["error"], "epochs": epochs, "products per batch": model.products / total}
 
 
-def step(model: Model, optimizer: torch.optim.Optimizer, walks: Walks, rate: float, clip: float) -> float:
+def step(model: Model, optimizer: torch.optim.Optimizer, walks: Walks, rate: float, settings: dict[str, Any]) -> float:
     """One step of Adam; walks that were not solved are left out."""
     inputs, labels, is_step = tensors(walks)
     for group in optimizer.param_groups:
@@ -160,8 +168,8 @@ def step(model: Model, optimizer: torch.optim.Optimizer, walks: Walks, rate: flo
     weight = (is_step & solved[:, None]).float()
     loss = nn.functional.binary_cross_entropy_with_logits(logits, labels, weight, reduction="sum")
     loss = loss / weight.sum().clamp(min=1)
-    loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), clip)
+    (loss + settings["penalty"] * model.penalty() if settings["penalty"] else loss).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), settings["clip"])
     optimizer.step()
     return float(loss.detach())
 
@@ -186,14 +194,20 @@ def prepared(name: str, settings: dict[str, Any], options: argparse.Namespace) -
     walks, validation = draw(law, settings["walks"], train_rng), draw(law, 2_500, validation_rng)
     kind, _, k = name.partition(":")
     model = KINDS[kind](law.dimension, int(k), torch.Generator().manual_seed(settings["seed"]), settings["scale"])
-    which = "-".join(f"{key}{settings[key]:g}" for key in ("bias", "walks", "seed", *TRIED))
+    which = "-".join(f"{key}{settings[key]:g}" for key in ("bias", "walks", "seed", "penalty", *TRIED))
     return model, train(model, walks, validation, settings, options.quiet, options.folder / f"{kind}{k}-{which}.pt")
 
 
 def search(name: str, settings: dict[str, Any], options: argparse.Namespace) -> list[dict[str, Any]]:
     """All combinations of rate, clip and scale on fewer walks, the best first."""
     tried = []
-    smaller = settings | {"walks": options.search_walks, "bias": options.search_bias, "seed": 0, "epochs": 1}
+    smaller = settings | {
+        "walks": options.search_walks,
+        "bias": options.search_bias,
+        "seed": 0,
+        "penalty": 0.0,
+        "epochs": 1,
+    }
     for values in itertools.product(*(getattr(options, key) for key in TRIED)):
         combination = dict(zip(TRIED, values))
         facts = prepared(name, smaller | combination, options)[1]
@@ -213,7 +227,7 @@ def measure(name: str, settings: dict[str, Any], options: argparse.Namespace) ->
     return {
         "model": name,
         "parameters": sum(p.numel() for p in model.parameters()),
-        **{key: settings[key] for key in ("bias", "seed", *TRIED)},
+        **{key: settings[key] for key in ("bias", "seed", "penalty", *TRIED)},
         "test error": dataclasses.asdict(error),
         "test unsolved": unsolved,
         "Bayes rule, same walks": dataclasses.asdict(bayes),
@@ -258,6 +272,7 @@ def parse() -> argparse.Namespace:
     add("--scale", type=float, nargs="+", default=[0.5, 1.0, 2.0], help="of the first weights, tried (0.5 1 2)")
     add("--search-walks", type=int, default=5_000, help="of the search (default %(default)s)")
     add("--search-bias", type=float, default=0.5, help="of the search (default %(default)s)")
+    add("--penalty", type=float, nargs="+", default=[0.0], help="weights of the Jacobian's penalty (default 0)")
     add("--data-seed", type=int, default=0, help="of the walks (default %(default)s)")
     options = parser.parse_args()
     for model in (*options.models, *options.single):
@@ -281,16 +296,18 @@ def main() -> None:
     runs: list[dict[str, Any]] = []
     cases = [(model, seed) for seed in options.seeds for model in options.models]
     cases += [(model, options.seeds[0]) for model in options.single]
-    for (model, seed), bias in itertools.product(cases, options.bias):
+    for (model, seed), bias, penalty in itertools.product(cases, options.bias, options.penalty):
         law = Law(bias, options.law, options.dimension, options.norm)
         if f"{bias:g}" not in floors:
             floors[f"{bias:g}"] = dataclasses.asdict(bayes_floor(law, FLOOR_WALKS, np.random.default_rng(1)))
         best = searches[model.partition(":")[0]]["tried"][0]
-        settings = common | {"bias": bias, "seed": seed} | {key: best[key] for key in TRIED}
+        settings = common | {"bias": bias, "seed": seed, "penalty": penalty} | {key: best[key] for key in TRIED}
         runs.append(measure(model, settings, options))
         write_json(options.json, {"searches": searches, "floors": floors, "runs": runs}, options)
         error, floor = runs[-1]["test error"]["value"], floors[f"{bias:g}"]["value"]
-        print(f"b = {bias:g}, {model}, seed {seed}: error {error:.4f}, floor {floor:.4f}", flush=True)
+        print(
+            f"b = {bias:g}, {model}, seed {seed}, penalty {penalty:g}: error {error:.4f}, floor {floor:.4f}", flush=True
+        )
     figure(options.folder / "walks.png", runs)
 
 
