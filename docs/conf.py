@@ -148,7 +148,7 @@ html_sidebars = {"index": []}
 html_theme_options = {
     "footer_end": [],
     "footer_start": ["copyright"],
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 6,
     "logo": {"text": f"implicitsolve {release}"},
     "navbar_persistent": ["search-button"],
     "navigation_with_keys": False,
