@@ -135,9 +135,14 @@ class Entries:
     colors: HostArray | None = None  # of the columns, where those of a color were displaced together
     pattern: Sparse | None = None  # of these entries, where it is known
 
+    def of(self, rows: HostArray) -> Entries:
+        """Those of some rows (N,) of bool."""
+        mine = rows[self.rows]
+        return Entries(self.rows[mine], self.columns[mine], self.values[:, mine], self.full_rows)
 
-def bisect(probe: Probe, only: HostArray | None = None) -> Entries:
-    """Find all entries of the Jacobian of a residual that is local, bit for bit; or those in some rows `only`.
+
+def bisect(probe: Probe, only: HostArray) -> Entries:
+    """Find the entries in some rows of the Jacobian of a residual that is local, bit for bit.
 
     Columns are taken in groups of neighbors. Known is for each group which rows may depend on it, and mostly also F in
     these rows where the group alone was displaced. Each round halves all groups:
@@ -159,10 +164,7 @@ def bisect(probe: Probe, only: HostArray | None = None) -> Entries:
     raised when it is clear that the budget does not suffice.
     """
     n = probe.size
-    wanted = np.ones(n, dtype=bool)
-    if only is not None:
-        wanted[:] = False
-        wanted[only] = True
+    wanted = np.isin(np.arange(n), only)
     starts = np.unique(np.linspace(0, n, min(FIRST, n) + 1).astype(np.int64))
     found = [probe.displaced(np.arange(a, b)) for a, b in itertools.pairwise(starts)]
     rows_of = [rows[wanted[rows]] for rows in map(probe.changed, found)]

@@ -28,7 +28,7 @@ from implicitsolve.linearize._diagonals import (
     NotDiagonalError,
     verify,
 )
-from implicitsolve.linearize._group_sums import FEW, group_sums, group_sums_cost
+from implicitsolve.linearize._group_sums import FEW, FEW_OPEN, GroupSums, group_sums_cost
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure import Detection, Outcome
 from implicitsolve.structure._sparse import Sparse, compressed
@@ -209,19 +209,35 @@ def _outside(probe: Probe, entries: Entries, rows: HostArray) -> HostArray:
 
 
 def _bisected(probe: Probe, only: HostArray | None = None) -> tuple[Entries, HostArray]:
-    """Entries by sums over groups, or by halving these where that fails; differences along colors give the values."""
-    if probe.systems > 1 or probe.F.dtype.char not in "dD" or (only is not None and only.size <= FEW):
-        entries = bisect(probe, only)
-        if not np.isnan(entries.values).any():
-            return entries, np.zeros(0, dtype=np.int64)
-        rows, columns, full = entries.rows, entries.columns, entries.full_rows
-    else:
-        rows, columns, left = group_sums(probe, only)
-        full = np.zeros(0, dtype=np.intp)
-        if left.size:
-            more = bisect(probe, left)
-            rows, columns, full = np.append(rows, more.rows), np.append(columns, more.columns), more.full_rows
-    return verify(probe, Sparse((rows, columns), unknowns=probe.size), full, only)
+    """Entries by sums over groups, or by halving these where that fails; and rows that are not explained."""
+    rows = np.arange(probe.size) if only is None else only
+    if probe.systems > 1 or probe.F.dtype.char not in "dD" or rows.size <= FEW:
+        return _halved(probe, rows)
+    sums, n = GroupSums(probe, rows), probe.size
+    if not sums.search(int(FEW_OPEN * rows.size)):
+        return _halved(probe, rows)
+    pattern = Sparse(np.divmod(sums.pattern, n), unknowns=n)
+    entries, unexplained = verify(probe, pattern, np.zeros(0, dtype=np.intp), rows)
+    sums.reopen(unexplained)
+    if not sums.is_open.any():
+        return entries, unexplained
+    again = sums.is_open.copy()
+    sums.explain(entries.of(again))  # with their values, others are alone in sums
+    sums.search(0)
+    entries = _merged(entries, ~again[entries.rows], sums.entries(again))
+    left = np.flatnonzero(sums.is_open)
+    if not left.size:
+        return entries, left
+    more, unexplained = _halved(probe, left)
+    return _merged(entries, np.ones(entries.rows.size, dtype=bool), more), unexplained
+
+
+def _halved(probe: Probe, rows: HostArray) -> tuple[Entries, HostArray]:
+    """Entries of some rows by halving groups; differences along colors give the values that it leaves open."""
+    entries = bisect(probe, rows)
+    if not np.isnan(entries.values).any():
+        return entries, np.zeros(0, dtype=np.int64)
+    return verify(probe, Sparse((entries.rows, entries.columns), unknowns=probe.size), entries.full_rows, rows)
 
 
 def _merged(entries: Entries, keep: HostArray, other: Entries) -> Entries:
