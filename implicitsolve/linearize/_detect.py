@@ -26,6 +26,7 @@ from implicitsolve.linearize._diagonals import (
     Diagonals,
     NearIdentityError,
     NotDiagonalError,
+    dense_columns,
     verify,
 )
 from implicitsolve.linearize._group_sums import FEW, FEW_OPEN, GroupSums, group_sums_cost
@@ -42,6 +43,7 @@ ROUNDING = 1e3  # ... or so many units in the last place of F
 GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2, whose multiples m differ from whole numbers by 1 / (sqrt(5) m) or more
 FEW_OFFSETS = 8  # of all columns, up to which those of one-sided differences take fewer evaluations than bisection
 MOST_WRONG = 1e-3  # part of the rows in which they may differ more (a kink of F between the points)
+MOSTLY = 0.5  # part of the rows that are wrong: columns are full
 FEW_KINKS = 16  # wrong rows at most that are looked at one by one for whether they lack entries or F has a kink there
 BUDGET = 400  # evaluations: unstructured graphs take 50 to 250 (benchmarks/pde.py)
 
@@ -157,9 +159,10 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
         hypothesis = diagonals.hypothesis()
         if diagonals.is_full:
             return Detection(how=Outcome.FULL, evaluations=probe.evaluations, unknowns=probe.size, large=hypothesis[0])
-        entries, unexplained = verify(probe, *hypothesis)
-        remedies = partial(_at_offsets, probe, entries), partial(_bisected, probe)
-        found = _mended(probe, entries, unexplained, Outcome.DIAGONALS, *remedies)
+        pattern, full = hypothesis
+        found, wrong = _verified(probe, pattern, full)
+        if wrong.size > MOSTLY * probe.size:
+            found, wrong = _verified(probe, dense_columns(probe, pattern, full), full)
         if found.structure is not None:
             return found
     except NotDiagonalError:
@@ -167,9 +170,16 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
             raise DenseError from None
     if bisection:
         entries, unexplained = _bisected(probe)
-        return _mended(probe, entries, unexplained, Outcome.BISECTION, partial(_bisected, probe))
+        return _mended(probe, entries, unexplained, Outcome.BISECTION, partial(_bisected, probe))[0]
     likely = group_sums_cost(diagonals.row_entries)
     return Detection(how=Outcome.IRREGULAR, evaluations=probe.evaluations, unknowns=probe.size, likely=likely)
+
+
+def _verified(probe: Probe, pattern: Sparse, full_rows: HostArray) -> tuple[Detection, HostArray]:
+    """What differences along the colors of a hypothesis show, and the rows in which it is wrong."""
+    entries, unexplained = verify(probe, pattern, full_rows)
+    remedies = partial(_at_offsets, probe, entries), partial(_bisected, probe)
+    return _mended(probe, entries, unexplained, Outcome.DIAGONALS, *remedies)
 
 
 def _mended(
@@ -178,7 +188,7 @@ def _mended(
     unexplained: HostArray,
     how: Outcome,
     *remedies: Callable[[HostArray], tuple[Entries, HostArray]],
-) -> Detection:
+) -> tuple[Detection, HostArray]:
     """What has been found, with other entries in rows that were wrong."""
     found, wrong = _believed(probe, entries, how, unexplained)
     for again in remedies:
@@ -187,7 +197,7 @@ def _mended(
             unexplained = np.union1d(unexplained, _outside(probe, more, wrong))
             entries = _merged(entries, ~np.isin(entries.rows, wrong), more)
             found, wrong = _believed(probe, entries, how, unexplained)
-    return found
+    return found, wrong
 
 
 def _at_offsets(probe: Probe, entries: Entries, wrong: HostArray) -> tuple[Entries, HostArray]:

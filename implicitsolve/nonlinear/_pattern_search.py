@@ -34,7 +34,7 @@ MOST_INCOMPLETE = 2  # assemblies that miss entries, until a detected pattern is
 MOST_SEARCHES = 3  # more in a solve, where evidence asks for them
 MANY = 0.1  # part of the rows that are wrong: diagonals are missing
 DIGIT = 0.1  # part of ||F|| that a J leaves at most unless its pattern is in doubt
-SURROGATE = 0.3  # the same in full rows, of which the means are known
+SURROGATE = 0.5  # part of (J^2 d^2)^(1/2) by which J d differs at most in full rows whose means are known
 WRONG, CLEAR = 0.01, 0.05  # part of |J| |d| by which J d differs from the change of F where entries are missing
 
 
@@ -264,8 +264,9 @@ class SparseJacobians(JacobianAssembler):
         F, coloring = evaluator.residual(x) if F is None else F, self.assembler.coloring
         J = self.assembler.assemble(evaluator, x, F)
         d = evaluator.inward(x, self.assembler.lengths(x) * random_direction(coloring.colors, x.shape[1], 0))
-        others = np.setdiff1d(np.arange(x.shape[1]), full)
-        if not wrong_rows(evaluator.residual, x, F, J.structure, J.flat_data, d, others, SURROGATE).any():
+        missed = np.abs(evaluator.residual(x + d) - F - J.matvec(d))
+        usual = SparseMatrix(J.flat_data**2, J.structure).matvec(d**2) ** 0.5  # of sums whose terms have any signs
+        if (missed <= SURROGATE * usual)[:, full].all():
             self._first, self._found = J.flat_data, replace(self._found, structure=J.structure)
             return None
         keep = coloring.local

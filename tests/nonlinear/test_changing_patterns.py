@@ -163,8 +163,8 @@ def test_the_pattern_of_a_random_network(dtype):
     A = pattern.to_scipy().astype(dtype)
     A.data = values
     found = ims.detect_structure(lambda x: A @ np.sin(x), np.full(n, 0.3, dtype=dtype))
-    assert found.structure.has_entries_of(pattern)
-    assert found.evaluations <= 200
+    assert found.structure.union(pattern).nnz == found.structure.nnz <= 1.01 * pattern.nnz
+    assert found.evaluations <= 90
 
 
 def test_derivatives_beside_a_kink_have_the_entries_of_their_side():
