@@ -136,7 +136,7 @@ class Entries:
     pattern: Sparse | None = None  # of these entries, where it is known
 
     def of(self, rows: HostArray) -> Entries:
-        """Those of some rows (N,) of bool."""
+        """Entries of some rows (N,) of bool."""
         mine = rows[self.rows]
         return Entries(self.rows[mine], self.columns[mine], self.values[:, mine], self.full_rows)
 

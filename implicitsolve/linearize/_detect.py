@@ -160,9 +160,9 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
         if diagonals.is_full:
             return Detection(how=Outcome.FULL, evaluations=probe.evaluations, unknowns=probe.size, large=hypothesis[0])
         pattern, full = hypothesis
-        found, wrong = _verified(probe, pattern, full)
+        found, wrong = _verification(probe, pattern, full)
         if wrong.size > MOSTLY * probe.size:
-            found, wrong = _verified(probe, dense_columns(probe, pattern, full), full)
+            found, wrong = _verification(probe, dense_columns(probe, pattern, full), full)
         if found.structure is not None:
             return found
     except NotDiagonalError:
@@ -175,7 +175,7 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
     return Detection(how=Outcome.IRREGULAR, evaluations=probe.evaluations, unknowns=probe.size, likely=likely)
 
 
-def _verified(probe: Probe, pattern: Sparse, full_rows: HostArray) -> tuple[Detection, HostArray]:
+def _verification(probe: Probe, pattern: Sparse, full_rows: HostArray) -> tuple[Detection, HostArray]:
     """What differences along the colors of a hypothesis show, and the rows in which it is wrong."""
     entries, unexplained = verify(probe, pattern, full_rows)
     remedies = partial(_at_offsets, probe, entries), partial(_bisected, probe)

@@ -9,7 +9,7 @@ import numpy as np
 from implicitsolve._typing import HostArray
 from implicitsolve.linearize._bisection import SEED, STEP, BudgetSpentError, Entries, Probe
 
-LENGTH = 2.0**-14  # of the displacements, over those of the probe: curved by 1e-8, rounded to 1e-8 or less
+LENGTH = 2.0**-10  # of the displacements, over those of the probe: curved by 1e-7, rounded to 1e-9 or less
 LONGEST = 16384  # columns of a group whose places one weight tells apart; with more there are two digits
 CLOSE = 0.03  # of the distance between two weights, by which one may differ that is measured
 CLEAN = 1e-5  # part of the entries found in a sum that may be left of it
@@ -121,7 +121,7 @@ class GroupSums:
     def explain(self, colored: Entries | None = None) -> None:
         """Close the open rows whose sums can be explained; with entries that differences along colors have shown."""
         rows = np.flatnonzero(self.is_open)
-        keys, values, rest = self._decoded(rows, colored)
+        keys, values, rest = self._decode(rows, colored)
         self.is_open[rows] = np.logical_or.reduce([part.unexplained.any(axis=0) for part in rest])
         is_left = self.is_open[keys // self.size]
         self.guesses = keys[is_left]
@@ -197,12 +197,12 @@ class GroupSums:
         for k in np.unique(count[2 * count <= equations]).tolist():
             mine = np.flatnonzero(count == k)
             places = start[mine][:, None] + np.arange(k)
-            fits[mine], values[places] = self._fitted(some[mine], columns[places])
+            fits[mine], values[places] = self._fit(some[mine], columns[places])
         is_done = np.repeat(fits, count)
         self._add(keys[is_done], values[is_done])
         return bool(fits.any())
 
-    def _fitted(self, rows: HostArray, columns: HostArray) -> tuple[HostArray, HostArray]:
+    def _fit(self, rows: HostArray, columns: HostArray) -> tuple[HostArray, HostArray]:
         """Whether k columns of each row (rows, k) explain its sums, and the values of these by least squares."""
         A = np.concatenate([part.equations(columns) for part in self.rounds], axis=1)
         b = np.concatenate([part.sums[..., rows].reshape(-1, rows.size) for part in self.rounds]).T[..., None]
@@ -216,7 +216,7 @@ class GroupSums:
         is_wrong = changed & np.where(gone > 0, is_left, rest > TINY * np.abs(b).max(axis=1))
         return ~is_wrong.any(axis=1), values[..., 0]
 
-    def _decoded(self, rows: HostArray, colored: Entries | None) -> tuple[Keys, HostArray, list[Rest]]:
+    def _decode(self, rows: HostArray, colored: Entries | None) -> tuple[Keys, HostArray, list[Rest]]:
         """Entries of some rows that are alone in a group once others are subtracted, their values, and what is left."""
         n, rounding = self.size, self._rounding(rows)
         rest = [Rest(part, rows) for part in self.rounds]
@@ -224,8 +224,9 @@ class GroupSums:
         if colored is not None:
             keys = np.searchsorted(rows, colored.rows) * np.int64(n) + colored.columns
             values = (colored.values[0] - self.probe.F[0, colored.rows]) * (self.h / self.probe.h[0])[colored.columns]
+            row, column = np.divmod(keys, n)
             for part in rest:
-                part.subtract(*np.divmod(keys, n), values, FAR)
+                part.subtract(row, column, values, FAR)
         while True:
             found, its = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=values.dtype)
             for part in rest:
@@ -245,8 +246,9 @@ class GroupSums:
                     part.unexplained = part.is_wrong(rounding)
                 return rows[row] * np.int64(n) + column, values, rest
             keys, values = np.append(keys, found), np.append(values, its)
+            row, column = np.divmod(found, n)
             for part in rest:
-                part.subtract(*np.divmod(found, n), its)
+                part.subtract(row, column, its)
 
     def _pairs(self, rows: HostArray, rest: list[Rest]) -> Keys:
         """One or two columns of each open row that explain best what is left of its sums."""

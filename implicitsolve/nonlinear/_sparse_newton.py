@@ -36,6 +36,7 @@ from implicitsolve.structure._grid import Grid
 from implicitsolve.structure._sparse import Sparse
 
 LEAST_RENT, MOST_RENT = 0.33, 1.75  # of the likely cost of bisection, that products take before it
+RENTED = 20  # Krylov vectors of a step meanwhile: the rule is looked at between steps
 PRODUCTS_OF_FACTORS = 8.0  # unknowns for each product with a full matrix that its factors take the time of
 IDLE_MIXING = 5  # steps in which Anderson's method, where it comes first, must halve ||F||
 
@@ -142,7 +143,7 @@ class SparseNewton(PlannedMethod):
         if is_declared or problem.structure == "none" or not (is_on_host or problem.structure == "detect"):
             return [Stage(method=first), rented, factored, *products]
         late = [
-            Stage(method=NewtonKrylov(retry=False), when=IRREGULAR, until=OVERTAKEN),
+            Stage(method=NewtonKrylov(retry=False, max_krylov=RENTED), when=IRREGULAR, until=OVERTAKEN),
             Stage(method=replace(search, bisection="only"), when=LEFT_IRREGULAR),
         ]
         mixing = [] if context.evaluator.box is not None else [Stage(method=Mixing(), when=NEAR_IDENTITY)]

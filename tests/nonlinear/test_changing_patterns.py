@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse
+import scipy.spatial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -154,6 +155,26 @@ def test_given_products_assemble_the_first_jacobian_too():
     assert result.counts.jvps >= 2
 
 
+@pytest.mark.parametrize("random_rows", [False, True])
+@pytest.mark.parametrize("full", [1, 2, 5])
+def test_bands_with_parameters_and_constraints(full, random_rows):
+    """A full column hid in the colors of a band: the search found nothing, for up to 650 evaluations."""
+    n, random = 1000, np.random.default_rng(full)
+    m = n - full
+    rows = random.normal(size=(full, m)) / m**0.5 if random_rows else np.ones((full, m)) / m
+    columns, b = 0.3 * random.normal(size=(m, full)), random.normal(size=m)
+
+    def F(x):
+        f = 3 * x[:m] - shifted(x[:m], 1) - shifted(x[:m], -1) + 0.1 * np.sin(x[:m]) + columns @ x[m:] - b
+        return np.concatenate([f, rows @ x[:m] + x[m:] - 0.2])
+
+    search, products = ims.detect_structure(F, np.zeros(n)), ims.root(ims.Problem(F, structure="none"), np.zeros(n))
+    result = ims.root(F, np.zeros(n))
+    assert result.success
+    assert search.structure is not None
+    assert result.counts.residuals <= 3 * products.counts.residuals + search.evaluations
+
+
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_the_pattern_of_a_random_network(dtype):
     n, random = 2000, np.random.default_rng(0)
@@ -165,6 +186,24 @@ def test_the_pattern_of_a_random_network(dtype):
     found = ims.detect_structure(lambda x: A @ np.sin(x), np.full(n, 0.3, dtype=dtype))
     assert found.structure.union(pattern).nnz == found.structure.nnz <= 1.01 * pattern.nnz
     assert found.evaluations <= 90
+
+
+def test_meshes_take_some_evaluations_for_each_color():
+    """Entries of four decades took 45 evaluations a color."""
+    n = 3000
+    points = np.random.default_rng(1).random((n, 2))
+    pairs = scipy.spatial.Delaunay(points).simplices[:, [[0, 1], [1, 2], [2, 0]]].reshape(-1, 2)
+    a, b = np.unique(np.sort(pairs), axis=0).T
+    conductance = 10.0 ** np.random.default_rng(2).uniform(-4, 0, a.size)
+
+    def F(u):
+        flow = conductance * (u[a] - u[b]) * (1 + u[a] * u[b])
+        return u**3 - 1 + np.bincount(a, flow, n) - np.bincount(b, flow, n)
+
+    found = ims.detect_structure(F, np.zeros(n))
+    declared = ims.Sparse.from_edges(np.stack([a, b], axis=1))
+    assert found.structure.union(declared).nnz - found.structure.nnz <= 3  # a millionth of the largest in their rows
+    assert found.evaluations <= 100  # 14 colors
 
 
 def test_derivatives_beside_a_kink_have_the_entries_of_their_side():
