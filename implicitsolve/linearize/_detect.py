@@ -95,7 +95,7 @@ def extend(
     def search(probe: Probe) -> Detection:
         inner = np.linspace(0, rows.size, SAMPLE + 2).astype(np.intp)[1:-1]
         some = rows[inner] if known.diagonals.size else rows
-        entries = _bisected(probe, np.unique(some))[0]
+        entries = _by_groups(probe, np.unique(some))[0]
         structure = known.union(Sparse((entries.rows, entries.columns), unknowns=known.unknowns))
         if known.diagonals.size:
             structure = structure.with_diagonals(entries.columns - entries.rows)
@@ -160,29 +160,29 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
         if diagonals.is_full:
             return Detection(how=Outcome.FULL, evaluations=probe.evaluations, unknowns=probe.size, large=hypothesis[0])
         pattern, full = hypothesis
-        found, wrong = _verification(probe, pattern, full)
+        found, wrong = _by_colors(probe, pattern, full)
         if wrong.size > MOSTLY * probe.size:
-            found, wrong = _verification(probe, dense_columns(probe, pattern, full), full)
+            found, wrong = _by_colors(probe, dense_columns(probe, pattern, full), full)
         if found.structure is not None:
             return found
     except NotDiagonalError:
         if diagonals.is_full:
             raise DenseError from None
     if bisection:
-        entries, unexplained = _bisected(probe)
-        return _mended(probe, entries, unexplained, Outcome.BISECTION, partial(_bisected, probe))[0]
+        entries, unexplained = _by_groups(probe)
+        return _mend(probe, entries, unexplained, Outcome.BISECTION, partial(_by_groups, probe))[0]
     likely = group_sums_cost(diagonals.row_entries)
     return Detection(how=Outcome.IRREGULAR, evaluations=probe.evaluations, unknowns=probe.size, likely=likely)
 
 
-def _verification(probe: Probe, pattern: Sparse, full_rows: HostArray) -> tuple[Detection, HostArray]:
+def _by_colors(probe: Probe, pattern: Sparse, full_rows: HostArray) -> tuple[Detection, HostArray]:
     """What differences along the colors of a hypothesis show, and the rows in which it is wrong."""
     entries, unexplained = verify(probe, pattern, full_rows)
-    remedies = partial(_at_offsets, probe, entries), partial(_bisected, probe)
-    return _mended(probe, entries, unexplained, Outcome.DIAGONALS, *remedies)
+    remedies = partial(_at_offsets, probe, entries), partial(_by_groups, probe)
+    return _mend(probe, entries, unexplained, Outcome.DIAGONALS, *remedies)
 
 
-def _mended(
+def _mend(
     probe: Probe,
     entries: Entries,
     unexplained: HostArray,
@@ -218,14 +218,14 @@ def _outside(probe: Probe, entries: Entries, rows: HostArray) -> HostArray:
     return np.intersect1d(rows, probe.changed(probe.displaced(others)))
 
 
-def _bisected(probe: Probe, only: HostArray | None = None) -> tuple[Entries, HostArray]:
+def _by_groups(probe: Probe, only: HostArray | None = None) -> tuple[Entries, HostArray]:
     """Entries by sums over groups, or by halving these where that fails; and rows that are not explained."""
     rows = np.arange(probe.size) if only is None else only
     if probe.systems > 1 or probe.F.dtype.char not in "dD" or rows.size <= FEW:
-        return _halved(probe, rows)
+        return _by_halves(probe, rows)
     sums, n = GroupSums(probe, rows), probe.size
     if not sums.search(int(FEW_OPEN * rows.size)):
-        return _halved(probe, rows)
+        return _by_halves(probe, rows)
     pattern = Sparse(np.divmod(sums.pattern, n), unknowns=n)
     entries, unexplained = verify(probe, pattern, np.zeros(0, dtype=np.intp), rows)
     sums.reopen(unexplained)
@@ -238,11 +238,11 @@ def _bisected(probe: Probe, only: HostArray | None = None) -> tuple[Entries, Hos
     left = np.flatnonzero(sums.is_open)
     if not left.size:
         return entries, left
-    more, unexplained = _halved(probe, left)
+    more, unexplained = _by_halves(probe, left)
     return _merged(entries, np.ones(entries.rows.size, dtype=bool), more), unexplained
 
 
-def _halved(probe: Probe, rows: HostArray) -> tuple[Entries, HostArray]:
+def _by_halves(probe: Probe, rows: HostArray) -> tuple[Entries, HostArray]:
     """Entries of some rows by halving groups; differences along colors give the values that it leaves open."""
     entries = bisect(probe, rows)
     if not np.isnan(entries.values).any():
