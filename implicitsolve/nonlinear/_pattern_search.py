@@ -219,7 +219,7 @@ class SparseJacobians(JacobianAssembler):
             return J
         self._incomplete += bool(rows.size)
         if is_new or is_slow:
-            rows = np.union1d(rows, self._wrong(evaluator, x, F, J, WRONG))
+            rows = np.union1d(rows, self._wrong(evaluator, x, F, J, WRONG, 0.0 if is_new else MOST_WRONG))
         elif self._incomplete < MOST_INCOMPLETE:
             return J
         while self._widens(evaluator, x, rows):
@@ -244,14 +244,16 @@ class SparseJacobians(JacobianAssembler):
                 return True
         return self._widened(extend(residual, x, known, rows, budget=budget, inward=inward))
 
-    def _wrong(self, evaluator: Evaluator, x: Array, F: Array, J: SparseMatrix, mismatch: float) -> HostArray:
-        """Rows that show by a product that the pattern misses entries there; none if they are a thousandth of all."""
+    def _wrong(
+        self, evaluator: Evaluator, x: Array, F: Array, J: SparseMatrix, mismatch: float, most: float = MOST_WRONG
+    ) -> HostArray:
+        """Rows that show by a product that the pattern misses entries there; none up to the part `most` of all."""
         coloring = self.assembler.coloring
         direction = from_host(random_direction(coloring.colors, x.shape[1], 0), x)
         d = evaluator.inward(x, self.assembler.lengths(x) * direction)
         wrong = wrong_rows(evaluator.residual, x, F, J.structure, J.flat_data, d, coloring.full_rows, mismatch)
         rows = np.flatnonzero(wrong)
-        return rows if rows.size > MOST_WRONG * wrong.size else rows[:0]
+        return rows if rows.size > most * wrong.size else rows[:0]
 
     def begin(self, evaluator: Evaluator, x: Array, F: Array | None) -> Sparse | None:
         """Assemble J with full rows where these are known by their means alone; the local part where that misses much.
@@ -273,9 +275,9 @@ class SparseJacobians(JacobianAssembler):
         return Sparse((J.structure.rows[keep], J.structure.columns[keep]), unknowns=x.shape[1])
 
     def mend(self, evaluator: Evaluator, x: Array, F: Array) -> None:
-        """Widen the pattern where J at x, where steps have ended, is not the derivative of F."""
+        """Widen the pattern where J at x, where steps have ended, is not the derivative of F in a single row."""
         J = self.assembler.assemble(evaluator, x, F)
-        rows = np.union1d(self.assembler.surprises[:, 1], self._wrong(evaluator, x, F, J, WRONG))
+        rows = np.union1d(self.assembler.surprises[:, 1], self._wrong(evaluator, x, F, J, WRONG, 0.0))
         self.is_mended = self._widens(evaluator, x, rows)
 
     def _warn(self, evidence: str) -> None:
