@@ -12,7 +12,7 @@ N : all unknowns of one system.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
@@ -65,6 +65,9 @@ ArrayT = TypeVar("ArrayT", bound=Array)
 
 Namespace: TypeAlias = Any
 """The module of functions that belongs to an `Array`."""
+
+Arrays: TypeAlias = Sequence[Array]
+"""Some of them: one for each neighbour, say."""
 
 DType: TypeAlias = Any
 """A dtype of an array library, or what NumPy takes for one."""

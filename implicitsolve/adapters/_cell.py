@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
@@ -12,11 +12,10 @@ import numpy as np
 from array_api_compat import device
 
 from implicitsolve._arrays.namespace import array_namespace, is_cupy_array
-from implicitsolve._typing import Array
+from implicitsolve._typing import Array, Arrays
 from implicitsolve.adapters._common import ByFields, DType
 from implicitsolve.adapters._rows import InputWeights, Run, affine_gradients, contiguous, join_sides, split
-
-Distances = tuple[int, ...] | None
+from implicitsolve.adapters.kernels._gates import Distances, Factors
 
 
 class Cotangents(NamedTuple):
@@ -25,7 +24,7 @@ class Cotangents(NamedTuple):
     A kernel of the whole function returns those of the neighbours instead, and the arguments side by side.
     """
 
-    arguments: Sequence[Array]
+    arguments: Arrays
     mixture: tuple[Array, ...] = ()
     neighbours: tuple[Array, ...] | None = None
     joined: Array | None = None  # (n, blocks k)
@@ -101,7 +100,7 @@ class Cell(ByFields, ABC):
             return xp.matmul(states, weights)
         return xp.reshape(xp.matmul(xp.reshape(states, (-1, states.shape[-1])), weights), shape)
 
-    def each_times(self, states: Sequence[Array], weights: Array, merged: Callable[[], Array]) -> list[Array]:
+    def each_times(self, states: Arrays, weights: Array, merged: Callable[[], Array]) -> list[Array]:
         """Each of the states times its own of the weights (m, k, k), which are side by side in ``merged()`` (k, m k).
 
         Where all states are one array, a GPU takes them in one product, whose parts are views.
@@ -126,7 +125,7 @@ class Cell(ByFields, ABC):
         """The part of a state that weights multiply."""
         return state
 
-    def products(self, states: Sequence[Array], extra: Array | None = None) -> list[Array]:
+    def products(self, states: Arrays, extra: Array | None = None) -> list[Array]:
         """Each neighbour's state times its weights, plus its part of `extra` where there is one."""
         hidden = {id(state): self.hidden(state) for state in states}  # one view of one array
         found = self.each_times([hidden[id(state)] for state in states], self.by_columns, lambda: self.merged)
@@ -135,20 +134,16 @@ class Cell(ByFields, ABC):
                 product += extra[j, ...]
         return found
 
-    def value(self, x: tuple[Array, ...], neighbours: Sequence[Array], distances: Distances = None) -> Array:
+    def value(self, x: Arrays, neighbours: Arrays, distances: Distances = None) -> Array:
         """f, shape (n, size): a new array."""
         return self.linearize(x, neighbours, None, distances)
 
     @abstractmethod
-    def linearize(
-        self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array | None, distances: Distances = None
-    ) -> Array:
+    def linearize(self, x: Arrays, neighbours: Arrays, factors: Factors, distances: Distances = None) -> Array:
         """f, and its derivatives in `factors` (factor_count, n, factor_size), which is written, unless it is None."""
 
     @abstractmethod
-    def push(
-        self, factors: Array, dneighbours: Sequence[Array], distances: Distances = None, extra: Array | None = None
-    ) -> Array:
+    def push(self, factors: Array, changes: Arrays, distances: Distances = None, extra: Array | None = None) -> Array:
         """Change of f for changes of the neighbours, and `extra` ones of all arguments (blocks, n, k): a new array."""
 
     def pull(self, factors: Array, w: Array) -> tuple[Array, ...]:
@@ -171,9 +166,7 @@ class Cell(ByFields, ABC):
         """Cotangents of the neighbours, for what `pull_sums` returned: both together are `pull`."""
 
     @abstractmethod
-    def to_weights(
-        self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Cotangents
-    ) -> dict[str, Array]:
+    def to_weights(self, inputs: Array, neighbours: Arrays, factors: Array, sums: Cotangents) -> dict[str, Array]:
         """Gradients of the parameters, summed over the rows: new arrays, of which no two share memory."""
 
     def to_inputs(self, sums: Cotangents) -> Array:
@@ -200,10 +193,10 @@ class Cell(ByFields, ABC):
         """The cell with other parameters."""
 
     @abstractmethod
-    def states(self, neighbours: Sequence[Array], factors: Array) -> list[Array]:
+    def states(self, neighbours: Arrays, factors: Array) -> list[Array]:
         """What each of the weights multiplies, (n, k)."""
 
-    def recurrent(self, states: Sequence[Array]) -> list[Array]:
+    def recurrent(self, states: Arrays) -> list[Array]:
         """What the weights, each times its own of these, add to each argument."""
         weights = array_namespace(self.weights).matrix_transpose(self.weights)
         return [self.times(state, weights[j, ...]) for j, state in enumerate(states)]
@@ -211,11 +204,11 @@ class Cell(ByFields, ABC):
     def parameter_push(
         self,
         inputs: Array,
-        x: tuple[Array, ...],
-        neighbours: Sequence[Array],
+        x: Arrays,
+        neighbours: Arrays,
         change: Mapping[str, Array],
         dinputs: Array,
-        dneighbours: Sequence[Array],
+        dneighbours: Arrays,
     ) -> Array:
         """Change of f for changes of all parameters, the inputs and the neighbours together."""
         factors, d = self.new_factors(inputs.shape[0]), self.at(change)
@@ -227,7 +220,7 @@ class Cell(ByFields, ABC):
         return self.push(factors, dneighbours, extra=extra)
 
     @abstractmethod
-    def step(self, x: tuple[Array, ...], previous: Array) -> Array:
+    def step(self, x: Arrays, previous: Array) -> Array:
         """One step of the ordinary recurrence with the same weights: f with `previous` for every neighbour."""
 
     def new_factors(self, rows: int) -> Array:
@@ -283,16 +276,12 @@ class AffineCell(Cell):
     def at(self, parameters: Mapping[str, Array]) -> Self:
         return self.of(parameters, self.offsets)
 
-    def gradients(
-        self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Cotangents
-    ) -> list[dict[str, Array]]:
+    def gradients(self, inputs: Array, neighbours: Arrays, factors: Array, sums: Cotangents) -> list[dict[str, Array]]:
         """Gradients of W, U and b of each argument, as they are kept."""
         states = self.states(neighbours, factors)
         return [affine_gradients(sum_, inputs, state, self.is_diagonal) for sum_, state in zip(sums.arguments, states)]
 
-    def to_weights(
-        self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Cotangents
-    ) -> dict[str, Array]:
+    def to_weights(self, inputs: Array, neighbours: Arrays, factors: Array, sums: Cotangents) -> dict[str, Array]:
         gradients, found = self.gradients(inputs, neighbours, factors, sums), {}
         for which in self.suffixes:
             count = len(self.offsets) if which == "s" else 1
@@ -313,23 +302,11 @@ class GatedCell(AffineCell):
     """
 
     @abstractmethod
-    def mix(
-        self, arguments: list[Array], x: Array, neighbours: Sequence[Array], factors: Array | None, distances: Distances
-    ) -> tuple[Array, ...]:
-        """The mixture of the neighbours' states, for the products that its arguments contain."""
-
-    @abstractmethod
-    def gate(self, x: Array, mixture: tuple[Array, ...], factors: Array | None = None) -> Array:
+    def gate(self, x: Array, mixture: Any, factors: Factors = None) -> Array:
         """f of a mixture, for the projections of the gates' arguments."""
 
     @abstractmethod
-    def push_mixture(
-        self, arguments: list[Array], dneighbours: Sequence[Array], factors: Array, distances: Distances
-    ) -> tuple[Array, ...]:
-        """Change of the mixture."""
-
-    @abstractmethod
-    def push_gates(self, dmixture: tuple[Array, ...], factors: Array, extra: Array | None) -> Array:
+    def push_gates(self, dmixture: Any, factors: Array, extra: Array | None) -> Array:
         """Change of f for changes of the mixture, and `extra` ones of the gates' arguments."""
 
     @cached_property
@@ -340,24 +317,20 @@ class GatedCell(AffineCell):
     @cached_property
     @abstractmethod
     def mixer(self) -> Any:
-        """The kernels of the mixture."""
+        """The kernels of the mixture of the neighbours' states: what they return of it the gates take."""
 
     def split(self, factors: Array) -> tuple[Array, Array]:
         """Factors of the mixture and of the gates."""
         return factors[: self.mixing_count, ...], factors[self.mixing_count :, ...]
 
-    def linearize(
-        self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array | None, distances: Distances = None
-    ) -> Array:
+    def linearize(self, x: Arrays, neighbours: Arrays, factors: Factors, distances: Distances = None) -> Array:
         m, (mixing, gating) = len(self.offsets), (None, None) if factors is None else self.split(factors)
-        mixture = self.mix(self.products(neighbours), x[0][:m, ...], neighbours, mixing, distances)
+        mixture = self.mixer.value(self.products(neighbours), x[0][:m, ...], neighbours, mixing, distances)
         return self.gate(x[0][m:, ...], mixture, gating)
 
-    def push(
-        self, factors: Array, dneighbours: Sequence[Array], distances: Distances = None, extra: Array | None = None
-    ) -> Array:
+    def push(self, factors: Array, changes: Arrays, distances: Distances = None, extra: Array | None = None) -> Array:
         m, (mixing, gating) = len(self.offsets), self.split(factors)
-        dmixture = self.push_mixture(self.products(dneighbours, extra), dneighbours, mixing, distances)
+        dmixture = self.mixer.push(self.products(changes, extra), changes, mixing, distances)
         return self.push_gates(dmixture, gating, None if extra is None else extra[m:, ...])
 
     def pull_back(self, factors: Array, w: Array, distances: tuple[int, ...], length: int) -> Array:

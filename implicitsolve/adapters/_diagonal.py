@@ -8,7 +8,7 @@ derivatives need.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import ClassVar
@@ -17,9 +17,9 @@ import numpy as np
 
 from implicitsolve import Problem
 from implicitsolve._arrays.namespace import array_namespace
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._typing import Array, Arrays, HostArray
 from implicitsolve.adapters import kernels
-from implicitsolve.adapters._cell import AffineCell, Cotangents, Distances
+from implicitsolve.adapters._cell import AffineCell, Cotangents, Distances, Factors
 from implicitsolve.adapters._common import DType, Lengths, draw, read_parameters
 from implicitsolve.adapters._layer import build
 from implicitsolve.adapters._rows import Run, along, identity
@@ -232,13 +232,11 @@ class DiagonalCell(AffineCell):
     def takes_sequences(self) -> bool:
         return True
 
-    def linearize(
-        self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array | None, distances: Distances = None
-    ) -> Array:
+    def linearize(self, x: Arrays, neighbours: Arrays, factors: Factors, distances: Distances = None) -> Array:
         return self.evaluate(x[0], near(neighbours, distances, x[0].shape[-2])[0], factors)
 
     @abstractmethod
-    def evaluate(self, x: Array, state: Array, factors: Array | None) -> Array:
+    def evaluate(self, x: Array, state: Array, factors: Factors) -> Array:
         """f for the arguments' projections (blocks, ..., k), and its derivatives unless `factors` is None."""
 
     @abstractmethod
@@ -249,13 +247,11 @@ class DiagonalCell(AffineCell):
     def pull_arguments(self, factors: Array, w: Array) -> list[Array]:
         """Cotangents of the arguments."""
 
-    def recurrent(self, states: Sequence[Array]) -> list[Array]:
+    def recurrent(self, states: Arrays) -> list[Array]:
         return [self.weights[j, ...] * state for j, state in enumerate(states)]
 
-    def push(
-        self, factors: Array, dneighbours: Sequence[Array], distances: Distances = None, extra: Array | None = None
-    ) -> Array:
-        change = block_times(factors, near(dneighbours, distances, factors.shape[-2])[0])
+    def push(self, factors: Array, changes: Arrays, distances: Distances = None, extra: Array | None = None) -> Array:
+        change = block_times(factors, near(changes, distances, factors.shape[-2])[0])
         return change if extra is None else change + self.push_arguments(factors, extra)
 
     def pull(self, factors: Array, w: Array) -> tuple[Array, ...]:
@@ -288,7 +284,7 @@ class DiagonalCell(AffineCell):
         rows = [xp.concat(diagonals[i * p : (i + 1) * p], axis=-1) for i in range(p)]
         return xp.expand_dims(xp.concat(rows, axis=-2), axis=0)
 
-    def step(self, x: tuple[Array, ...], previous: Array) -> Array:
+    def step(self, x: Arrays, previous: Array) -> Array:
         return self.value(x, (previous,))
 
 
@@ -304,7 +300,7 @@ class DiagonalGRUCell(DiagonalCell):
     def factor_count(self) -> int:
         return 5
 
-    def evaluate(self, x: Array, state: Array, factors: Array | None) -> Array:
+    def evaluate(self, x: Array, state: Array, factors: Factors) -> Array:
         u, h, tanh = self.weights, state, array_namespace(x).tanh
         keep, r = gate(u[0, :] * h + x[0, ...]), gate(-(u[1, :] * h + x[1, ...]))
         candidate = tanh(u[2, :] * (r * h) + x[2, ...])
@@ -323,7 +319,7 @@ class DiagonalGRUCell(DiagonalCell):
     def pull_arguments(self, factors: Array, w: Array) -> list[Array]:
         return [factors[j, ...] * w for j in range(1, 4)]
 
-    def states(self, neighbours: Sequence[Array], factors: Array) -> list[Array]:
+    def states(self, neighbours: Arrays, factors: Array) -> list[Array]:
         (h,) = neighbours
         return [h, h, factors[4, ...] * h]
 
@@ -340,7 +336,7 @@ class DiagonalLSTMCell(DiagonalCell):
     def factor_count(self) -> int:
         return 9
 
-    def evaluate(self, x: Array, state: Array, factors: Array | None) -> Array:
+    def evaluate(self, x: Array, state: Array, factors: Factors) -> Array:
         xp, u, k = array_namespace(x), self.weights, self.factor_size
         h, c = state[..., :k], state[..., k:]
         i, f, o = (gate(-(u[j, :] * h + x[j, ...])) for j in (0, 1, 3))
@@ -366,5 +362,5 @@ class DiagonalLSTMCell(DiagonalCell):
         total = of_c + factors[8, ...] * of_h
         return [*(factors[j, ...] * total for j in (4, 5, 6)), factors[7, ...] * of_h]
 
-    def states(self, neighbours: Sequence[Array], factors: Array) -> list[Array]:
+    def states(self, neighbours: Arrays, factors: Array) -> list[Array]:
         return [neighbours[0][..., : self.factor_size]] * 4

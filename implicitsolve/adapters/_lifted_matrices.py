@@ -136,8 +136,6 @@ class LiftedMatrices:
         return check_matrix("LiftedMatrices", "C", self.C, tuple(self.C.shape), x, copy=False)
 
 
-Blocks: TypeAlias = list[tuple[Array, int, int]]
-"""Blocks, and where they begin."""
 Places: TypeAlias = dict[str, npt.NDArray[Any]]
 """Where each weight is in a matrix: rows and columns (places, 2) of its upper left corners."""
 
@@ -162,9 +160,12 @@ def matrices(
 def _place(caller: str, weights: Mapping[str, Array], places: Places, shape: tuple[int, int], format: str) -> Any:
     """Return the matrix with the weights in their places, zero elsewhere."""
     like = next(iter(weights.values()))
-    blocks: Blocks = [(column(weights[name]), i, j) for name, corners in places.items() for i, j in corners.tolist()]
+    blocks = [(column(weights[name]), i, j) for name, corners in places.items() for i, j in corners.tolist()]
     if format == "dense":
-        return _fill(zeros(shape, like), blocks)
+        matrix = zeros(shape, like)
+        for block, i, j in blocks:
+            matrix[i : i + block.shape[0], j : j + block.shape[1]] = block
+        return matrix
     sizes = {tuple(block.shape) for block, _, _ in blocks}
     size = next(iter(sizes), (shape[0], shape[0]))
     at = np.array([place for _, *place in blocks], dtype=np.intp).reshape(-1, 2)
@@ -184,13 +185,7 @@ def _place(caller: str, weights: Mapping[str, Array], places: Places, shape: tup
     return scipy.sparse.bsr_array((np.stack([blocks[i][0] for i in order]), columns[order], pointers), shape=shape)
 
 
-def _fill(matrix: Array, blocks: Blocks) -> Array:
-    for block, i, j in blocks:
-        matrix[i : i + block.shape[0], j : j + block.shape[1]] = block
-    return matrix
-
-
-def _place_in_band(blocks: Blocks, at: Indices, length: int, zero: Array) -> BlockBandedMatrix:
+def _place_in_band(blocks: list[tuple[Array, int, int]], at: Indices, length: int, zero: Array) -> BlockBandedMatrix:
     """The blocks at their block rows and columns."""
     offsets = at[:, 1] - at[:, 0]
     lower, upper = max(0, -int(offsets.min(initial=0))), int(offsets.max(initial=0))
@@ -295,14 +290,9 @@ def times(A: Matrix, x: Array, *, adjoint: bool = False) -> Array:
 def _block_times(A: Matrix, x: HostArray, adjoint: bool) -> HostArray:
     """A x, or A^T x, for large blocks, by a batched product and sums of its parts."""
     (r, c), rows, columns = A.blocksize, block_rows(A), A.indices
-    if adjoint:
-        products, owners, count = np.matmul(_stack_columns(x, r)[rows], A.data), columns, A.shape[1] // c
-    else:
-        products, owners, count = (
-            np.matmul(_stack_columns(x, c)[columns], A.data.transpose(0, 2, 1)),
-            rows,
-            A.shape[0] // r,
-        )
+    owners, others, size = (columns, rows, r) if adjoint else (rows, columns, c)
+    products = np.matmul(_stack_columns(x, size)[others], A.data if adjoint else A.data.transpose(0, 2, 1))
+    count = A.shape[1] // c if adjoint else A.shape[0] // r
     order = np.argsort(owners, kind="stable")
     starts = np.flatnonzero(np.diff(owners[order], prepend=-1))
     if len(starts) < len(owners):
@@ -336,9 +326,8 @@ def outer(A: Matrix, y: Array, x: Array) -> Any:
 
 def astype(A: Any, dtype: DType) -> Matrix:
     """The matrix in another floating-point dtype."""
-    if isinstance(A, BlockBandedMatrix) or scipy.sparse.issparse(A):
-        return A.astype(dtype)
-    return array_namespace(A).astype(A, dtype)
+    is_array = not (isinstance(A, BlockBandedMatrix) or scipy.sparse.issparse(A))
+    return array_namespace(A).astype(A, dtype) if is_array else A.astype(dtype)
 
 
 def entries(A: Matrix) -> Any:

@@ -6,18 +6,18 @@ is in `kernels.lstm`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from implicitsolve import Problem
 from implicitsolve._arrays.namespace import array_namespace
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._typing import Array, Arrays, HostArray
 from implicitsolve.adapters import kernels
-from implicitsolve.adapters._cell import Cotangents, Distances, GatedCell
+from implicitsolve.adapters._cell import Cotangents, Factors, GatedCell
 from implicitsolve.adapters._common import DType, Lengths, draw, read_parameters
 from implicitsolve.adapters._layer import build
 from implicitsolve.adapters._rows import across, along, as_stack, identity, join_sides
@@ -126,26 +126,13 @@ def implicit_lstm(
     return build(caller, LSTMCell.of(parameters), parameters, inputs, lengths, before=before, after=after).problem()
 
 
-class _Factors(NamedTuple):
-    """Derivatives of f at one state: all that a product needs besides the weights; see `kernels.lstm`."""
-
-    s: Array
-    slope_p: Array  # ds/da
-    slope_n: Array
-    dh: Array  # hp - hq
-    dc: Array
-    f: Array
-    slope_h: Array  # o (1 - tanh(c)^2)
-    slopes: Array  # (4, n, k), of -i, -f, -o and g in c or, for o, in h
-
-    @classmethod
-    def of(cls, factors: Array) -> _Factors:
-        return cls._make([*(factors[i, ...] for i in range(7)), factors[7:11, ...]])
-
-
 @dataclass(frozen=True, eq=False)
 class LSTMCell(GatedCell):
-    """The LSTM of `implicit_lstm`; its weights are Up, Un, -Ui, -Uf, -Uo, Ug."""
+    """The LSTM of `implicit_lstm`; its weights are Up, Un, -Ui, -Uf, -Uo, Ug.
+
+    The factors are s, ds/da, ds/da', hp - hq, cp - cq, f, o (1 - tanh(c)^2), and the slopes of -i, -f, -o and g in c
+    or, for o, in h; see `kernels.lstm`.
+    """
 
     name = "implicit_lstm"
     suffixes = ("p", "n", "i", "f", "o", "g")
@@ -180,87 +167,73 @@ class LSTMCell(GatedCell):
         return join_sides(self.gates)
 
     @cached_property
-    def lstm(self) -> Any:
-        """Elementwise work between the matrix products."""
-        return kernels.lstm.select(self.weights, size=self.factor_size)
-
-    @cached_property
     def mixer(self) -> Any:
-        return self.lstm
+        """Elementwise work between the matrix products, that of the gates too."""
+        return kernels.lstm.select(self.weights, size=self.factor_size)
 
     @property
     def takes_sequences(self) -> bool:
-        return self.lstm.takes_sequences
+        return self.mixer.takes_sequences
 
     def hidden(self, state: Array) -> Array:
         return state[..., : self.factor_size]
 
-    def step(self, x: tuple[Array, ...], previous: Array) -> Array:
+    def step(self, x: Arrays, previous: Array) -> Array:
         return self.gate(x[0][2:, ...], (self.hidden(previous), previous[..., self.factor_size :]))
 
-    def mix(
-        self, arguments: list[Array], x: Array, neighbours: Sequence[Array], factors: Array | None, distances: Distances
-    ) -> tuple[Array, ...]:
-        return self.lstm.mix(arguments, x, neighbours, factors, distances)
-
-    def gate(self, x: Array, mixture: tuple[Array, ...], factors: Array | None = None) -> Array:
+    def gate(self, x: Array, mixture: tuple[Array, Array], factors: Factors = None) -> Array:
         hhat, chat = mixture
-        return self.lstm.state(self._gate_products(hhat), x, chat, factors)
+        return self.mixer.state(self._gate_products(hhat), x, chat, factors)
 
     def _gate_products(self, hhat: Array) -> Array:
         return as_stack(self.times(hhat, self.gates_transposed), self.factor_size)
 
-    def push_mixture(
-        self, arguments: list[Array], dneighbours: Sequence[Array], factors: Array, distances: Distances
-    ) -> tuple[Array, ...]:
-        return self.lstm.push_mix(arguments, dneighbours, factors, distances)
-
-    def push_gates(self, dmixture: tuple[Array, ...], factors: Array, extra: Array | None) -> Array:
+    def push_gates(self, dmixture: tuple[Array, Array], factors: Array, extra: Array | None) -> Array:
         y = self._gate_products(dmixture[0])
         if extra is not None:
             y += extra
-        return self.lstm.push_state(y, dmixture[1], factors)
+        return self.mixer.push_state(y, dmixture[1], factors)
 
     def pull_sums(self, factors: Array, w: Array) -> Cotangents:
         mixing, gating = self.split(factors)
-        gates, chat = self.lstm.pull_state(w, gating)
+        gates, chat = self.mixer.pull_state(w, gating)
         hhat = self.product_sum(gates, self.gates)
-        switch = self.lstm.pull_mix(hhat, chat, mixing)
+        switch = self.mixer.pull_mix(hhat, chat, mixing)
         return Cotangents([*switch, *(gates[j, ...] for j in range(4))], (hhat, chat))
 
-    def states(self, neighbours: Sequence[Array], factors: Array) -> list[Array]:
-        F, (hp, hq) = _Factors.of(factors), (self.hidden(state) for state in neighbours)
-        hhat = F.s * F.dh
-        hhat += hq
-        return [hp, hq, hhat, hhat, hhat, hhat]
+    def states(self, neighbours: Arrays, factors: Array) -> list[Array]:
+        hp, hq = (self.hidden(state) for state in neighbours)
+        return [hp, hq, *[factors[0, ...] * factors[3, ...] + hq] * 4]
 
     def diagonals(self, factors: Array) -> tuple[Array, ...]:
         """Approximate diagonals: the product of two diagonals takes the place of that of two matrices."""
-        xp, F = array_namespace(factors), _Factors.of(factors)
-        gates = F.slopes * xp.expand_dims(xp.linalg.diagonal(self.gates), axis=1)
+        xp, (dh, dc, f, slope_h) = array_namespace(factors), (factors[i, ...] for i in range(3, 7))
+        gates = factors[7:, ...] * xp.expand_dims(xp.linalg.diagonal(self.gates), axis=1)
         dc_dhhat = gates[0, ...] + gates[1, ...] + gates[3, ...]
-        dh_dhhat, dh_dchat = gates[2, ...] + F.slope_h * dc_dhhat, F.slope_h * F.f
+        dh_dhhat, dh_dchat = gates[2, ...] + slope_h * dc_dhhat, slope_h * f
         found: list[Array] = []
-        for share, slope, U in self._shares(F):
+        for share, slope, U in self._shares(factors):
             ds = slope * xp.linalg.diagonal(U)
-            found.append(xp.concat([dh_dhhat * (share + F.dh * ds) + dh_dchat * F.dc * ds, F.f * share], axis=1))
+            found.append(xp.concat([dh_dhhat * (share + dh * ds) + dh_dchat * dc * ds, f * share], axis=1))
         return tuple(found)
 
     def blocks(self, factors: Array) -> Array:
-        xp, F, k = array_namespace(factors), _Factors.of(factors), self.factor_size
-        dc_dhhat = sum(along(F.slopes[j, ...]) * self.gates[j, ...] for j in (0, 1, 3))
-        dh_dhhat = along(F.slope_h) * dc_dhhat + along(F.slopes[2, ...]) * self.gates[2, ...]
+        xp, k = array_namespace(factors), self.factor_size
+        (dh, dc, f, slope_h), slopes = (factors[i, ...] for i in range(3, 7)), factors[7:, ...]
+        dc_dhhat = sum(along(slopes[j, ...]) * self.gates[j, ...] for j in (0, 1, 3))
+        dh_dhhat = along(slope_h) * dc_dhhat + along(slopes[2, ...]) * self.gates[2, ...]
         dhhat = xp.concat([dh_dhhat, dc_dhhat], axis=1)  # (n, 2 k, k)
-        dchat = xp.concat([F.slope_h * F.f, F.f], axis=1)  # (n, 2 k), of which each half is a diagonal
-        one, twice = identity(self.gates[0, ...]), xp.concat([F.dc, F.dc], axis=1)
+        dchat = xp.concat([slope_h * f, f], axis=1)  # (n, 2 k), of which each half is a diagonal
+        one, twice = identity(self.gates[0, ...]), xp.concat([dc, dc], axis=1)
         found: list[Array] = []
-        for share, slope, U in self._shares(F):
-            of_h = xp.matmul(dhhat * across(F.dh * slope), U) + dhhat * across(share)
+        for share, slope, U in self._shares(factors):
+            of_h = xp.matmul(dhhat * across(dh * slope), U) + dhhat * across(share)
             of_h += along(dchat * twice * xp.concat([slope, slope], axis=1)) * xp.concat([U, U], axis=0)
             diagonal = along(dchat * xp.concat([share, share], axis=1))
             found.append(xp.concat([of_h, diagonal * xp.concat([one, one], axis=0)], axis=2))
         return xp.reshape(xp.stack(found), (2, -1, 2 * k, 2 * k))
 
-    def _shares(self, F: _Factors) -> list[tuple[Array, Array, Array]]:
+    def _shares(self, factors: Array) -> list[tuple[Array, Array, Array]]:
         """For each neighbour its share in the mixture, the slope of the share, and its weights."""
-        return [(F.s, F.slope_p, self.Us[0, ...]), (1.0 - F.s, F.slope_n, self.Us[1, ...])]
+        s, slope_p, slope_n = (factors[i, ...] for i in range(3))
+        return [(s, slope_p, self.Us[0, ...]), (1.0 - s, slope_n, self.Us[1, ...])]

@@ -9,15 +9,15 @@ matrix products is in `kernels.rnn`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar, Self
 
 from implicitsolve._arrays.namespace import array_namespace, is_cupy_array
-from implicitsolve._typing import Array
+from implicitsolve._typing import Array, Arrays
 from implicitsolve.adapters import kernels
-from implicitsolve.adapters._cell import Cell, Cotangents, Distances, GatedCell
+from implicitsolve.adapters._cell import Cell, Cotangents, Distances, Factors, GatedCell
 from implicitsolve.adapters._rows import (
     FEW,
     InputWeights,
@@ -89,45 +89,31 @@ class GRUCell(GatedCell):
     def takes_sequences(self) -> bool:
         return self.whole is not None or (len(self.offsets) == 2 and self.mixer.takes_sequences)
 
-    def step(self, x: tuple[Array, ...], previous: Array) -> Array:
+    def step(self, x: Arrays, previous: Array) -> Array:
         whole = self.whole_for(x[0])
         if whole is not None:
             return whole.step(x[0], previous)
-        return self.gate(x[0][len(self.offsets) :, ...], (previous,))
+        return self.gate(x[0][len(self.offsets) :, ...], previous)
 
-    def linearize(
-        self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array | None, distances: Distances = None
-    ) -> Array:
+    def linearize(self, x: Arrays, neighbours: Arrays, factors: Factors, distances: Distances = None) -> Array:
         whole = self.whole_for(x[0])
         if whole is not None:
             return whole.value(x[0], neighbours, factors, distances)
         return super().linearize(x, neighbours, factors, distances)
 
-    def mix(
-        self, arguments: list[Array], x: Array, neighbours: Sequence[Array], factors: Array | None, distances: Distances
-    ) -> tuple[Array, ...]:
-        return (self.mixer.value(arguments, x, neighbours, factors, distances),)
-
-    def gate(self, x: Array, mixture: tuple[Array, ...], factors: Array | None = None) -> Array:
-        (hhat,), (gates_T, U_T) = mixture, self.gates_transposed
+    def gate(self, x: Array, mixture: Array, factors: Factors = None) -> Array:
+        hhat, (gates_T, U_T) = mixture, self.gates_transposed
         keep, reset = self.gru.reset(as_stack(self.times(hhat, gates_T), self.size), x[:2, ...], hhat, factors)
         return self.gru.blend(self.times(reset, U_T), x[2, ...], keep, hhat, factors)
 
-    def push(
-        self, factors: Array, dneighbours: Sequence[Array], distances: Distances = None, extra: Array | None = None
-    ) -> Array:
+    def push(self, factors: Array, changes: Arrays, distances: Distances = None, extra: Array | None = None) -> Array:
         whole = self.whole_for(factors) if extra is None else None
         if whole is not None:
-            return whole.push(factors, dneighbours, distances)
-        return super().push(factors, dneighbours, distances, extra)
+            return whole.push(factors, changes, distances)
+        return super().push(factors, changes, distances, extra)
 
-    def push_mixture(
-        self, arguments: list[Array], dneighbours: Sequence[Array], factors: Array, distances: Distances
-    ) -> tuple[Array, ...]:
-        return (self.mixer.push(arguments, dneighbours, factors, distances),)
-
-    def push_gates(self, dmixture: tuple[Array, ...], factors: Array, extra: Array | None) -> Array:
-        (dhhat,), (gates_T, U_T) = dmixture, self.gates_transposed
+    def push_gates(self, dmixture: Array, factors: Array, extra: Array | None) -> Array:
+        dhhat, (gates_T, U_T) = dmixture, self.gates_transposed
         gates = as_stack(self.times(dhhat, gates_T), self.size)
         if extra is not None:
             gates += extra[:2, ...]
@@ -153,9 +139,7 @@ class GRUCell(GatedCell):
         hhat, arguments = self.mixer.pull(self.product_sum(gates, self.gates), hhat, mixing)
         return Cotangents([*arguments, gates[0, ...], gates[1, ...], candidate], (hhat,))
 
-    def gradients(
-        self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Cotangents
-    ) -> list[dict[str, Array]]:
+    def gradients(self, inputs: Array, neighbours: Arrays, factors: Array, sums: Cotangents) -> list[dict[str, Array]]:
         if sums.joined is None:
             return super().gradients(inputs, neighbours, factors, sums)
         W, U, b = self.whole.gradients(inputs, neighbours, factors, sums.arguments, sums.joined)
@@ -166,12 +150,9 @@ class GRUCell(GatedCell):
             return array_namespace(sums.joined).matmul(sums.joined, self.x.W)
         return super().to_inputs(sums)
 
-    def states(self, neighbours: Sequence[Array], factors: Array) -> list[Array]:
+    def states(self, neighbours: Arrays, factors: Array) -> list[Array]:
         (mixing, gating), last = self.split(factors), neighbours[-1]
-        hhat = 0.0 * last if len(neighbours) == 1 else mixing[0, ...] * (neighbours[0] - last)
-        for j, h in enumerate(neighbours[1:-1], start=1):
-            hhat += mixing[j, ...] * (h - last)
-        hhat += last
+        hhat: Any = sum((mixing[j, ...] * (h - last) for j, h in enumerate(neighbours[:-1])), start=last)
         return [*neighbours, hhat, hhat, gating[1, ...] * hhat]
 
     def recurrence(self, of: str) -> Run | None:
@@ -183,7 +164,7 @@ class GRUCell(GatedCell):
             return None
         return partial(run, "value" if of in ("step", "residual") else of, self.gates, self.U)
 
-    def switch(self, x: tuple[Array, ...], neighbours: Sequence[Array]) -> Array:
+    def switch(self, x: Arrays, neighbours: Arrays) -> Array:
         """The switch s of the implicit GRU alone, the weight of the previous state."""
         factors = self.new_factors(neighbours[0].shape[0])
         self.mixer.value(self.products(neighbours), x[0][:2, ...], neighbours, factors)
@@ -203,34 +184,18 @@ class GRUCell(GatedCell):
         keep, r, slope_z, slope_r, slope_candidate = (self.split(factors)[1][i, ...] for i in range(5))
         diagonals = array_namespace(factors).linalg.diagonal(self.weights)
         Uz, Ur, U = diagonals[-3, :], diagonals[-2, :], diagonals[-1, :]
-        outer = slope_r * Ur
-        outer += r
-        outer *= slope_candidate
-        outer *= U
-        outer += slope_z * Uz
-        outer += keep
-        found: list[Array] = []
-        for j, (s, slope) in enumerate(self._shares(factors)):
-            diagonal = slope * diagonals[j, :]
-            diagonal += s
-            diagonal *= outer
-            found.append(diagonal)
-        return tuple(found)
+        outer = (slope_r * Ur + r) * slope_candidate * U + slope_z * Uz + keep
+        return tuple((slope * diagonals[j, :] + s) * outer for j, (s, slope) in enumerate(self._shares(factors)))
 
     def blocks(self, factors: Array) -> Array:
         xp = array_namespace(factors)
         keep, r, slope_z, slope_r, slope_candidate = (self.split(factors)[1][i, ...] for i in range(5))
-        outer = xp.matmul(self.U * across(slope_r), self.gates[1, ...])
-        outer += self.U * across(r)
-        outer *= along(slope_candidate)
-        outer += along(slope_z) * self.gates[0, ...]
-        outer += along(keep) * identity(self.U)
-        found: list[Array] = []
-        for j, (s, slope) in enumerate(self._shares(factors)):
-            block = xp.matmul(outer * across(slope), self.Us[j, ...])
-            block += outer * across(s)
-            found.append(block)
-        return xp.stack(found)
+        outer = xp.matmul(self.U * across(slope_r), self.gates[1, ...]) + self.U * across(r)
+        outer = along(slope_candidate) * outer + along(slope_z) * self.gates[0, ...] + along(keep) * identity(self.U)
+        shares = enumerate(self._shares(factors))
+        return xp.stack(
+            [xp.matmul(outer * across(slope), self.Us[j, ...]) + outer * across(s) for j, (s, slope) in shares]
+        )
 
 
 class StencilGRUCell(GRUCell):
@@ -300,15 +265,11 @@ class RNNCell(Cell):
     def project(self, x: Array) -> tuple[Array, ...]:
         return (self.x.project(x)[0, ...],)
 
-    def linearize(
-        self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array | None, distances: Distances = None
-    ) -> Array:
+    def linearize(self, x: Arrays, neighbours: Arrays, factors: Factors, distances: Distances = None) -> Array:
         return self.rnn.value(self.activation, self.products(neighbours), x[0], factors, distances)
 
-    def push(
-        self, factors: Array, dneighbours: Sequence[Array], distances: Distances = None, extra: Array | None = None
-    ) -> Array:
-        return self.rnn.push(self.products(dneighbours, extra), factors, distances)
+    def push(self, factors: Array, changes: Arrays, distances: Distances = None, extra: Array | None = None) -> Array:
+        return self.rnn.push(self.products(changes, extra), factors, distances)
 
     def pull_back(self, factors: Array, w: Array, distances: tuple[int, ...], length: int) -> Array:
         return self.rnn.gather(self.pull(factors, w), distances, length)
@@ -320,10 +281,10 @@ class RNNCell(Cell):
         (sum_,) = sums.arguments
         return tuple(self.each_times([sum_] * len(self.offsets), self.weights, lambda: self.joined_weights))
 
-    def states(self, neighbours: Sequence[Array], factors: Array) -> list[Array]:
+    def states(self, neighbours: Arrays, factors: Array) -> list[Array]:
         return list(neighbours)
 
-    def recurrent(self, states: Sequence[Array]) -> list[Array]:
+    def recurrent(self, states: Arrays) -> list[Array]:
         first, *others = self.products(states)
         return [sum(others, first)]
 
@@ -347,9 +308,7 @@ class RNNCell(Cell):
         xp = array_namespace(factors)
         return xp.expand_dims(factors[0, ...], axis=-1) * xp.expand_dims(self.weights, axis=1)
 
-    def to_weights(
-        self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Cotangents
-    ) -> dict[str, Array]:
+    def to_weights(self, inputs: Array, neighbours: Arrays, factors: Array, sums: Cotangents) -> dict[str, Array]:
         (sum_,), lower = sums.arguments, sum(offset < 0 for offset in self.offsets)
         xp = array_namespace(inputs)
         sum_T = xp.matrix_transpose(sum_)
@@ -357,7 +316,7 @@ class RNNCell(Cell):
         P, N = found[:lower, ...], found[lower:, ...]
         return {"P": P, "N": N, "V": product(sum_T, inputs), "b": xp.sum(sum_, axis=0)}
 
-    def step(self, x: tuple[Array, ...], previous: Array) -> Array:
+    def step(self, x: Arrays, previous: Array) -> Array:
         """The ordinary RNN with the sum of all W_j."""
         return self.value(x, [previous] * len(self.offsets))
 
@@ -377,9 +336,7 @@ class ElmanCell(RNNCell):
         b = parameters["b"] if "b" in parameters else xp.zeros_like(W[:, 0])
         return cls((-1,), InputWeights.of([V], [b]), xp.stack([W]), activation, "b" in parameters)
 
-    def to_weights(
-        self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Cotangents
-    ) -> dict[str, Array]:
+    def to_weights(self, inputs: Array, neighbours: Arrays, factors: Array, sums: Cotangents) -> dict[str, Array]:
         found = super().to_weights(inputs, neighbours, factors, sums)
         gradients = {"W": found["P"][0, ...], "V": found["V"]}
         return gradients | ({"b": found["b"]} if self.has_bias else {})

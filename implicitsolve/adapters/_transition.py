@@ -10,7 +10,7 @@ import numpy as np
 from array_api_compat import device
 
 from implicitsolve._arrays.namespace import array_namespace
-from implicitsolve._typing import Array, Indices, Namespace
+from implicitsolve._typing import Array, Arrays, Indices, Namespace
 from implicitsolve.adapters._cell import Cell
 from implicitsolve.adapters._common import ByFields, DType, quiet, zeros
 from implicitsolve.adapters._rows import Rows
@@ -100,7 +100,7 @@ class Transition(ByFields):
     cell: Cell  # the function of one position
     map: Map  # which rows it takes
     inputs: Array  # of the layer, rows of the target
-    x: tuple[Array, ...]  # the cell's projections of them
+    x: Arrays  # the cell's projections of them
     edges: tuple[Array | None, ...]  # for each offset the neighbours beyond an end, (count, size); None where zero
 
     @cached_property

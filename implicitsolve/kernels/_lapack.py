@@ -8,7 +8,7 @@ if a row of another block has moved up, the rows reach further to the right than
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from scipy.linalg import blas, get_blas_funcs, get_lapack_funcs
@@ -170,12 +170,12 @@ def band_storage(blocks: HostArray, lower: int, upper: int, diagonal: int) -> Ho
 
 
 class Step(NamedTuple):
-    """One block step: P L U of a panel, in Fortran order."""
+    """One block step: P L U of a panel, as LAPACK's views: a block in C order is its transpose in Fortran order."""
 
     LU: HostArray  # L and U of the diagonal block
     order: Indices | None  # rows of the panel in their new order; None if none moved
     below: list[HostArray]  # the blocks of L below it
-    right: list[HostArray]  # the blocks of U right of it
+    right: list[tuple[int, HostArray]]  # distance and transpose of each block of U right of it
 
 
 class BlockSystem:
@@ -211,16 +211,16 @@ class BlockSystem:
             for i, L in enumerate(step.below, start=t + 1):
                 gemm(-1, L, rows[t], 1, rows[i], 0, 0, 1)  # trans a, trans b, in place
         for t, step in reversed(list(enumerate(self.steps))):
-            for c, U in enumerate(step.right, start=t + 1):
-                gemm(-1, U, rows[c], 1, rows[t], 0, 0, 1)
+            for c, U in step.right:
+                gemm(-1, U, rows[t + c], 1, rows[t], 1, 0, 1)
             trsm(1, step.LU, rows[t], 0, 0, 0, 0, 1)
 
     def _solve_transpose(self, x: HostArray, trsm: Any, gemm: Any) -> None:
         rows = [row.T for row in x]
         for t, step in enumerate(self.steps):
             trsm(1, step.LU, rows[t], 0, 0, 1, 0, 1)
-            for c, U in enumerate(step.right, start=t + 1):
-                gemm(-1, U, rows[t], 1, rows[c], 1, 0, 1)
+            for c, U in step.right:
+                gemm(-1, U, rows[t], 1, rows[t + c], 0, 0, 1)
         for t, step in reversed(list(enumerate(self.steps))):
             for i, L in enumerate(step.below, start=t + 1):
                 gemm(-1, L, rows[i], 1, rows[t], 1, 0, 1)
@@ -229,55 +229,82 @@ class BlockSystem:
                 _exchange(x[t:], np.arange(step.order.size), step.order)
 
 
+Row: TypeAlias = list[Any]  # blocks of a block row, from column t on; None is zero
+
+
 def factor_blocks(blocks: HostArray, lower: int, upper: int) -> BlockSystem:
     """Factor one system (T, m, k, k), with row interchanges over the whole panel, as gbtrf.
 
     14/3 k^3 flops for a block row of a block tridiagonal matrix, up to 23/3 k^3 where rows of two blocks change places.
+    Each row is copied, and looked through for its largest entry, while it is in the cache.
     """
     T, m, k, _ = blocks.shape
-    system, scale, top, span = BlockSystem(), 0.0, 0.0, 0
-    getrf, laswp = get_lapack_funcs(("getrf", "laswp"), (blocks,))
-    trsm = get_blas_funcs("trsm", (blocks,))
-    places = np.arange((lower + 1) * k, dtype=blocks.dtype)[:, None]
-    unmoved = np.arange(k, dtype=np.int32).tobytes()
-    window: list[HostArray] = []  # rows t, ..., t + lower, each from column t on
+    out, system, scale, top = np.empty(blocks.shape, blocks.dtype), BlockSystem(), 0.0, 0.0
+    getrf, laswp = get_lapack_funcs(("getrf", "laswp"), (out,))
+    places, unmoved = np.arange((lower + 1) * k, dtype=out.dtype)[:, None], np.arange(k, dtype=np.int32).tobytes()
+    window: list[Row] = []  # rows t, ..., t + lower, each from column t on
     for t in range(-lower, T):
-        window = [row[:, k:] for row in window]
         if t + lower < T:
-            row = np.zeros((k, (lower + m) * k), blocks.dtype)
-            first, last = max(-t, 0), min(m, T - t)  # blocks inside the matrix
-            row[:, first * k : last * k] = blocks[t + lower, first:last].swapaxes(0, 1).reshape(k, -1)
-            scale = max(scale, largest_flat(row.reshape(-1)))
-            window.append(row)
+            row, size = out[t + lower], slice(max(-t, 0), min(m, T - t))  # blocks inside the matrix
+            row[...] = blocks[t + lower]
+            scale = max(scale, largest_flat(row[size].reshape(-1)))
+            inside = range(m)[size]
+            window.append([row[j] if j in inside else None for j in range(max(-t, 0), m + max(-t, 0))])
         if t < 0:
             continue
-        panel, pivots, info = getrf(before := np.concatenate([row[:, :k] for row in window]))
+        panel = np.empty((len(window) * k, k), dtype=out.dtype, order="F")
+        for i, row in enumerate(window):
+            panel[i * k : i * k + k] = row[0]
+        top = max(top, largest_flat(panel.T.reshape(-1)))
+        _, pivots, info = getrf(panel, 1)
         if info > 0:
             system.singular, system.growth = t, np.inf
             return system
-        order, span = None, max(span - 1, m - lower)  # blocks of row t that may not be zero
+        order = None
         if pivots.tobytes() != unmoved:
             order = laswp(places[: len(panel)], pivots)[:, 0].real.astype(np.intp)
-            order, span = (order[:k], span) if pivots.max() < k else (order, m)
-            _reorder([row[:, k : span * k] for row in window[: order.size // k]], order)
-        LU, *below = (np.asfortranarray(panel[i : i + k]) for i in range(0, len(panel), k))
-        U = trsm(1, LU, window[0][:, k : min(span, T - t) * k], lower=1, diag=1)
-        top = max(top, largest_flat(before.reshape(-1)), largest(U.T))
-        for row, L in zip(window[1:], below):
-            row[:, k : k + U.shape[1]] -= L @ U
-        system.steps.append(Step(LU, order, below, [U[:, c : c + k] for c in range(0, U.shape[1], k)]))
-        del window[0]
+            order = order[:k] if pivots.max() < k else order
+            _reorder(window[: order.size // k], order)
+        top = max(top, _eliminate(window, panel, order, system))
+        window = [[*row[1:], None] for row in window[1:]]
     is_bad = ~np.isfinite([step.LU[-1, -1] for step in system.steps])  # a bad pivot spoils those after it
     system.singular = int(is_bad.argmax()) if is_bad.any() else -1
     system.growth = top / scale if system.singular < 0 else np.inf
     return system
 
 
-def _reorder(rows: Sequence[HostArray], order: Indices) -> None:
-    """Bring the rows of block rows of equal shape into another order, in place."""
-    moved = np.concatenate(rows)[order].reshape(len(rows), *rows[0].shape)
-    for row, piece in zip(rows, moved):
-        row[...] = piece
+def _eliminate(window: list[Row], panel: HostArray, order: Indices | None, system: BlockSystem) -> float:
+    """One step, for the factored panel; return the largest entry of U right of it."""
+    trsm, gemm = get_blas_funcs(("trsm", "gemm"), (panel,))
+    LU, *below = (row[0].T for row in window)
+    for i, L in enumerate((LU, *below)):
+        L[...] = panel[i * len(LU) : (i + 1) * len(LU)]
+    step, size = Step(LU, order, below, []), 0.0
+    for c, block in enumerate(window[0][1:], start=1):
+        if block is not None:
+            U = block.T
+            trsm(1, LU, U, 1, 1, 1, 1, 1)  # U L^-T
+            size = max(size, largest_flat(block.reshape(-1)))
+            step.right.append((c, U))
+            for row, L in zip(window[1:], below):
+                row[c] = np.zeros_like(block) if row[c] is None else row[c]
+                gemm(-1, U, L, 1, row[c].T, 0, 1, 1)
+    system.steps.append(step)
+    return size
+
+
+def _reorder(rows: list[Row], order: Indices) -> None:
+    """Bring the rows of some block rows into another order, right of their first column."""
+    for c in range(1, len(rows[0])):
+        blocks = [row[c] for row in rows]
+        known = [block for block in blocks if block is not None]
+        if known:
+            moved = np.concatenate([np.zeros_like(known[0]) if block is None else block for block in blocks])[order]
+            for row, piece in zip(rows, moved.reshape(len(rows), *known[0].shape)):
+                if row[c] is not None:
+                    row[c][...] = piece
+                elif piece.any():
+                    row[c] = piece
 
 
 def _exchange(x: HostArray, source: HostArray, target: HostArray) -> None:

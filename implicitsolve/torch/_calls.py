@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress
 from typing import Any
@@ -18,7 +18,6 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
 from implicitsolve.solve import root
-from implicitsolve.stopping import is_one_of
 from implicitsolve.structure import BlockBanded
 from implicitsolve.torch._options import SolveOptions
 from implicitsolve.torch._share import (
@@ -34,7 +33,6 @@ from implicitsolve.torch._share import (
     to_tensor,
 )
 
-PRODUCTS = ("exact", "differences")
 Tensors = Sequence[Tensor]
 Dims = Sequence[int | None]
 
@@ -84,6 +82,7 @@ class Root(torch.autograd.Function):
         return found, 0
 
 
+@dataclass(eq=False)
 class Call(ABC):
     """One differentiable solve: what its forward part keeps for its derivatives.
 
@@ -91,15 +90,13 @@ class Call(ABC):
     `tensors` are those of which the root is a function, always in the same order.
     """
 
-    result: NonlinearResult | None = None  # of a solve that is no linear one
-    products: str = "exact"
-
-    def __init__(self, caller: str, options: SolveOptions, batch_ndim: int, structure: BlockBanded | None) -> None:
-        self.caller = caller
-        self.options = options
-        self.batch_ndim = batch_ndim
-        self.structure = structure
-        self.is_unchecked = False  # whether the residual may still turn out to use captured tensors
+    caller: str
+    options: SolveOptions
+    batch_ndim: int
+    structure: BlockBanded | None
+    products: str = field(default="exact", kw_only=True)
+    is_unchecked: bool = field(default=False, kw_only=True)  # whether the residual may still use captured tensors
+    result: NonlinearResult | None = field(default=None, init=False)  # of a solve that is no linear one
 
     @abstractmethod
     def evaluate(self, x: Tensor, tensors: Tensors) -> Tensor:
@@ -122,7 +119,7 @@ class Call(ABC):
     def gradients(self, cotangent: Tensor, x: Tensor, tensors: Tensors, wanted: Sequence[bool]) -> list[Any]:
         """Gradients for the requested tensors, None for the others: -(dF/dtheta)^H lam, with J^H lam = cotangent."""
         if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():  # they are to be transformed
-            lam: Any = Root.apply(AdjointCall(self), None, x, cotangent, *tensors)
+            lam: Any = Root.apply(AdjointCall.of(self), None, x, cotangent, *tensors)
             found: Tensors = self.pull_parameters(-lam, x, tensors, wanted)
         else:
             found = self.plain_gradients(cotangent, x, tensors, wanted)
@@ -132,7 +129,7 @@ class Call(ABC):
     def tangent(self, x: Tensor, tensors: Tensors, tangents: Sequence[Tensor | None]) -> Any:
         """Derivative of the root along those tangents of the tensors that are not None."""
         given = [tangent is not None for tangent in tangents]
-        return Root.apply(TangentCall(self, given), None, x, *tensors, *(t for t in tangents if t is not None))
+        return Root.apply(TangentCall.of(self, given), None, x, *tensors, *(t for t in tangents if t is not None))
 
     def plain_gradients(self, cotangent: Tensor, x: Tensor, tensors: Tensors, wanted: Sequence[bool]) -> Tensors:
         """The requested gradients, not to be differentiated again."""
@@ -171,7 +168,7 @@ class Call(ABC):
 
     def for_batch(self, size: int, dims: Dims, x0: Any, tensors: Tensors) -> tuple[Call, Any, Tensors]:
         """One call, with its start and tensors, for a batch along these axes of the start and the tensors."""
-        return BatchedCall(self, dims[1:]), leading(x0, dims[0], size), tensors
+        return BatchedCall.of(self, dims[1:]), leading(x0, dims[0], size), tensors
 
     # The residual and its derivatives
 
@@ -230,48 +227,36 @@ class Call(ABC):
             )
 
 
+@dataclass(eq=False)
 class ResidualCall(Call):
     """One `solve`; the tensors are those found in `args`."""
 
-    def __init__(
-        self,
-        residual: Callable[..., Tensor],
-        args: Any,
-        options: SolveOptions,
-        batch_ndim: int,
-        structure: BlockBanded | None,
-        products: str,
-    ) -> None:
-        if not is_one_of(products, PRODUCTS):
-            raise ValueError(f"solve: `products` must be one of {PRODUCTS}, got {products!r}")
-        super().__init__("solve", options, batch_ndim, structure)
-        self.residual = residual
-        self.args = args
-        self.products = products
-        self.is_unchecked = torch.is_grad_enabled()
+    residual: Callable[..., Tensor]
+    args: Any
 
     def evaluate(self, x: Tensor, tensors: Tensors) -> Tensor:
         F: Any = self.residual(x, *replace_tensors(self.args, iter(tensors)))
         if not isinstance(F, Tensor):
             raise TypeError(f"{self.caller}: `residual` must return a torch.Tensor, got {type(F).__name__}")
         if F.shape != x.shape:
-            raise ValueError(
-                f"{self.caller}: `residual` must return a tensor of the shape of x, {tuple(x.shape)}, "
-                f"got {tuple(F.shape)}"
-            )
+            shapes = f"{tuple(x.shape)}, got {tuple(F.shape)}"
+            raise ValueError(f"{self.caller}: `residual` must return a tensor of the shape of x, {shapes}")
         check_like(self.caller, "residual(x)", F, x, "x")
         return F
 
 
+@dataclass(eq=False)
 class AdjointCall(Call):
     """The adjoint as the root lam of J(x)^H lam - c; the tensors are x, c, and those of the first call."""
 
-    def __init__(self, first: Call) -> None:
+    first: Call
+
+    @classmethod
+    def of(cls, first: Call) -> AdjointCall:
         structure = first.structure
         if structure is not None:
             structure = replace(structure, lower=structure.upper, upper=structure.lower)
-        super().__init__(first.caller, first.options, first.batch_ndim, structure)
-        self.first = first
+        return cls(first.caller, first.options, first.batch_ndim, structure, first)
 
     def solve(self, x0: Any, tensors: Tensors) -> Tensor:
         x, cotangent, *rest = tensors
@@ -284,16 +269,19 @@ class AdjointCall(Call):
 
     def for_batch(self, size: int, dims: Dims, x0: Any, tensors: Tensors) -> tuple[Call, Any, Tensors]:
         x, cotangent = (leading(tensor, dim, size) for tensor, dim in zip(tensors[:2], dims[1:3], strict=True))
-        return AdjointCall(BatchedCall(self.first, dims[3:])), None, (x, cotangent, *tensors[2:])
+        return AdjointCall.of(BatchedCall.of(self.first, dims[3:])), None, (x, cotangent, *tensors[2:])
 
 
+@dataclass(eq=False)
 class TangentCall(Call):
     """The tangent as the root dx of J(x) dx + (dF/dtheta) dtheta; the tensors are x, theta, and the given dtheta."""
 
-    def __init__(self, first: Call, given: Sequence[bool]) -> None:
-        super().__init__(first.caller, first.options, first.batch_ndim, first.structure)
-        self.first = first
-        self.given = given
+    first: Call
+    given: Sequence[bool]
+
+    @classmethod
+    def of(cls, first: Call, given: Sequence[bool]) -> TangentCall:
+        return cls(first.caller, first.options, first.batch_ndim, first.structure, first, given)
 
     def solve(self, x0: Any, tensors: Tensors) -> Tensor:
         x, theta, dtheta = self.split(tensors)
@@ -310,7 +298,7 @@ class TangentCall(Call):
         moved = [True, *self.given, *(True for is_given in self.given if is_given)]
         tensors = [leading(t, d, size) if m else t for t, d, m in zip(tensors, dims[1:], moved, strict=True)]
         own = [0 if is_given else dim for dim, is_given in zip(dims[2:], self.given, strict=False)]
-        return TangentCall(BatchedCall(self.first, own), self.given), None, tensors
+        return TangentCall.of(BatchedCall.of(self.first, own), self.given), None, tensors
 
     def split(self, tensors: Tensors) -> tuple[Tensor, Tensors, Tensors]:
         """x, theta and dtheta."""
@@ -318,20 +306,21 @@ class TangentCall(Call):
         return tensors[0], tensors[1:count], tensors[count:]
 
 
+@dataclass(eq=False)
 class BatchedCall(Call):
     """Many calls that differ along axes of their tensors, as one on a batch of systems."""
 
-    def __init__(self, first: Call, dims: Dims) -> None:
-        super().__init__(first.caller, first.options, first.batch_ndim + 1, first.structure)
-        self.first = first
-        self.dims = tuple(dims)
-        self.products = first.products
-        self.is_unchecked = first.is_unchecked
+    first: Call
+    dims: Dims
+
+    @classmethod
+    def of(cls, first: Call, dims: Dims) -> BatchedCall:
+        settings: Any = {"products": first.products, "is_unchecked": first.is_unchecked}
+        own = first.caller, first.options, first.batch_ndim + 1, first.structure
+        return cls(*own, first, tuple(dims), **settings)
 
     def evaluate(self, x: Tensor, tensors: Tensors) -> Tensor:
-        evaluate = torch.func.vmap(lambda x, *tensors: self.first.evaluate(x, tensors), in_dims=(0, *self.dims))
-        F: Tensor = evaluate(x, *tensors)
-        return F
+        return torch.func.vmap(lambda x, *given: self.first.evaluate(x, given), in_dims=(0, *self.dims))(x, *tensors)
 
 
 def leading(x: Tensor, dim: int | None, size: int) -> Tensor:
@@ -343,11 +332,8 @@ def leaves(tree: Any) -> Iterator[Tensor]:
     """The tensors of nested tuples, lists and mappings, in order."""
     if isinstance(tree, Tensor):
         yield tree
-    elif isinstance(tree, Mapping):
-        for value in tree.values():
-            yield from leaves(value)
-    elif isinstance(tree, tuple | list):
-        for value in tree:
+    elif isinstance(tree, Mapping | tuple | list):
+        for value in tree.values() if isinstance(tree, Mapping) else tree:
             yield from leaves(value)
 
 
@@ -359,7 +345,6 @@ def replace_tensors(tree: Any, tensors: Iterator[Tensor]) -> Any:
         return {name: replace_tensors(value, tensors) for name, value in tree.items()}
     if isinstance(tree, tuple | list):
         values = [replace_tensors(value, tensors) for value in tree]
-        if isinstance(tree, tuple) and type(tree) is not tuple:  # a named one
-            return type(tree)(*values)
-        return tuple(values) if isinstance(tree, tuple) else values
+        is_named = isinstance(tree, tuple) and type(tree) is not tuple
+        return type(tree)(*values) if is_named else tuple(values) if isinstance(tree, tuple) else values
     return tree

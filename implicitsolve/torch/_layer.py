@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any, TypedDict, cast
 
@@ -48,28 +48,18 @@ EQUATIONS = Equations(
 )
 
 
+@dataclass(eq=False)
 class LayerCall(Call):
     """One solve of a layer; the tensors are its parameters, inputs and boundary states, in the order of `names`.
 
     What is differentiated again, or transformed, is the residual in operations of torch; the rest is the adapter's.
     """
 
-    layer_problem: Problem
-
-    def __init__(
-        self,
-        layer: ImplicitLayer,
-        options: SolveOptions,
-        names: Sequence[str],
-        batch_ndim: int,
-        others: Mapping[str, Any],
-        warm: Start | None,
-    ) -> None:
-        super().__init__(layer.caller, options, batch_ndim, None)
-        self.layer = layer
-        self.names = names
-        self.others = others
-        self.warm = warm
+    layer: ImplicitLayer
+    names: Sequence[str]
+    others: Mapping[str, Any]
+    warm: Start | None
+    layer_problem: Problem = field(init=False)
 
     def evaluate(self, x: Tensor, tensors: Sequence[Tensor]) -> Tensor:
         return self.layer.equations(x, dict(zip(self.names, tensors, strict=True)), **self.others)
@@ -126,20 +116,13 @@ class LayerCall(Call):
         warm = None if is_exact else self.warm  # a direct solve needs no start
         names = list(compress(self.names, wanted))
         with on_device(cotangent):
-            start = (
-                None
-                if warm is None
-                else warm.recall(warm.owner.adjoints, tuple(cotangent.shape), lambda: torch.zeros_like(cotangent))
-            )
-            outcome = pull_back(
-                self.layer_problem,
-                cast(NonlinearResult, self.result).x,
-                to_array(cotangent),
-                method=options.adjoint_method,
-                x0=None if start is None else to_array(start),
-                stop=options.adjoint_stop,
-                wrt=names,
-            )
+            start: Any = None
+            if warm is not None:
+                start = warm.recall(warm.owner.adjoints, tuple(cotangent.shape), lambda: torch.zeros_like(cotangent))
+            settings: Any = {"method": method, "stop": options.adjoint_stop, "wrt": names}
+            settings["x0"] = None if start is None else to_array(start)
+            at = cast(NonlinearResult, self.result).x
+            outcome = pull_back(self.layer_problem, at, to_array(cotangent), **settings)
             if warm is not None:
                 warm.keep(warm.owner.adjoints, to_tensor(outcome.adjoint), np.atleast_1d(outcome.linear.success))
             gradients: list[Any] = [outcome.gradients[name] for name in names]
@@ -266,7 +249,8 @@ class ImplicitLayer(nn.Module):
         options = self.solve_options
         if options.stop is None:
             options = replace(options, stop=NonlinearStop(atol=ATOL[wide], rtol=torch.finfo(wide).eps ** 0.5))
-        call = LayerCall(self, options, tuple(tensors), inputs.ndim - self.event_ndim, others, warm)
+        batch_ndim = inputs.ndim - self.event_ndim
+        call = LayerCall(self.caller, options, batch_ndim, None, self, tuple(tensors), others, warm)
         x: Any = Root.apply(call, None if start is None else start.detach(), *tensors.values())
         call.options.report(self.caller, "forward solve", call.result)
         x = x.to(inputs.dtype)

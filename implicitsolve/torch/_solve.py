@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from implicitsolve.stopping import LinearStop, NonlinearStop, check_limit
+from implicitsolve.stopping import LinearStop, NonlinearStop, check_limit, is_one_of
 from implicitsolve.structure import BlockBanded
 from implicitsolve.torch._calls import ResidualCall, Root, leaves
 from implicitsolve.torch._options import SolveOptions
 from implicitsolve.torch._share import check_tensor, widen, without_compilation
+
+PRODUCTS = ("exact", "differences")
 
 
 @without_compilation
@@ -110,6 +112,8 @@ def solve(
     """
     if not callable(residual):
         raise TypeError(f"solve: `residual` must be callable, got {type(residual).__name__}")
+    if not is_one_of(products, PRODUCTS):
+        raise ValueError(f"solve: `products` must be one of {PRODUCTS}, got {products!r}")
     options = SolveOptions(
         method="auto" if method is None else method,
         stop=stop,
@@ -118,7 +122,8 @@ def solve(
         on_failure=on_failure,
     )
     wide = check_tensor("solve", "x0", widen(x0)).detach()
-    call = ResidualCall(residual, args, options, batch_ndim, structure, products)
+    own, is_unchecked = ("solve", options, batch_ndim, structure), torch.is_grad_enabled()
+    call = ResidualCall(*own, residual, args, products=products, is_unchecked=is_unchecked)
     x: Any = Root.apply(call, wide, *(widen(tensor, wide.dtype) for tensor in leaves(args)))
     options.report("solve", "forward solve", call.result)
     x = x.to(x0.dtype)

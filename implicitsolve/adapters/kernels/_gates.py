@@ -16,10 +16,15 @@ The layers' definitions are in the adapters; a gate is 1/(1 + exp(y)), which is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from functools import reduce
+from typing import ClassVar, TypeAlias
 
 from implicitsolve._arrays.namespace import array_namespace
-from implicitsolve._typing import Array
+from implicitsolve._typing import Array, Arrays
+
+Distances: TypeAlias = Sequence[int] | None
+Factors: TypeAlias = Array | None
+"""What is filled, if it is there."""
 
 
 class Mixture:
@@ -33,11 +38,7 @@ class Mixture:
 
     @staticmethod
     def value(
-        products: Sequence[Array],
-        x: Array,
-        states: Sequence[Array],
-        factors: Array | None = None,
-        distances: Sequence[int] | None = None,
+        products: Arrays, x: Array, states: Arrays, factors: Factors = None, distances: Distances = None
     ) -> Array:
         """Return hhat for the products of the h_j, x (m, n, k), and the h_j."""
         products, states = (near(part, distances, x.shape[-2]) for part in (products, states))
@@ -46,9 +47,7 @@ class Mixture:
         return (_mixture_of_two if len(states) == 2 else _mixture)(products, states, factors)
 
     @staticmethod
-    def push(
-        products: Sequence[Array], dstates: Sequence[Array], factors: Array, distances: Sequence[int] | None = None
-    ) -> Array:
+    def push(products: Arrays, dstates: Arrays, factors: Array, distances: Distances = None) -> Array:
         """Return dhhat for the products of the dh_j, and the dh_j."""
         products, dstates = (near(part, distances, factors.shape[-2]) for part in (products, dstates))
         m, last = len(products), dstates[-1]
@@ -68,7 +67,7 @@ class Mixture:
         return y, tuple(factors[m - 1 + j, ...] * y for j in range(m))
 
     @staticmethod
-    def share(products: Sequence[Array], hhat: Array, factors: Array) -> tuple[Array, ...]:
+    def share(products: Arrays, hhat: Array, factors: Array) -> tuple[Array, ...]:
         """Return the cotangents of the h_j: the products, with those of the a_j, plus s_j times that of hhat."""
         last = products[-1]
         last += hhat
@@ -79,7 +78,7 @@ class Mixture:
         return tuple(products)
 
     @staticmethod
-    def gather(products: Sequence[Array], hhat: Array, factors: Array, distances: Sequence[int], length: int) -> Array:
+    def gather(products: Arrays, hhat: Array, factors: Array, distances: Sequence[int], length: int) -> Array:
         """Return the sum of these that each of the neighbours gets, (B, length, k)."""
         return total(near(Mixture.share(products, hhat, factors), [-distance for distance in distances], length))
 
@@ -92,7 +91,7 @@ class GRU:
     """
 
     @staticmethod
-    def reset(y: Array, x: Array, hhat: Array, factors: Array | None = None) -> tuple[Array, Array]:
+    def reset(y: Array, x: Array, hhat: Array, factors: Factors = None) -> tuple[Array, Array]:
         """Return keep and r*hhat for stacks y and x of 2."""
         y += x
         gates = gate(y)
@@ -104,7 +103,7 @@ class GRU:
         return keep, product
 
     @staticmethod
-    def blend(y: Array, x: Array, keep: Array, hhat: Array, factors: Array | None = None) -> Array:
+    def blend(y: Array, x: Array, keep: Array, hhat: Array, factors: Factors = None) -> Array:
         """Return h for the product y of r*hhat, and what else `reset` got and returned."""
         y += x
         candidate = array_namespace(y).tanh(y)
@@ -160,16 +159,11 @@ class LSTM:
     takes_sequences: ClassVar[bool] = False
 
     @staticmethod
-    def mix(
-        products: Sequence[Array],
-        x: Array,
-        states: Sequence[Array],
-        factors: Array | None = None,
-        distances: Sequence[int] | None = None,
+    def value(
+        products: Arrays, x: Array, states: Arrays, factors: Factors = None, distances: Distances = None
     ) -> tuple[Array, Array]:
         """Return hhat and chat for the products of both neighbours' h, x (2, n, k), and both states."""
-        products, states = (near(part, distances, x.shape[-2]) for part in (products, states))
-        a, c = products
+        (a, c), states = (near(part, distances, x.shape[-2]) for part in (products, states))
         a += x[0, ...]
         c += x[1, ...]
         s = switch(a, c, None if factors is None else factors[1:3, ...])
@@ -177,14 +171,13 @@ class LSTM:
         hhat, chat = hp - hq, cp - cq
         if factors is not None:
             factors[0, ...], factors[3, ...], factors[4, ...] = s, hhat, chat
-        hhat *= s
-        hhat += hq
-        chat *= s
-        chat += cq
+        for hat, last in ((hhat, hq), (chat, cq)):
+            hat *= s
+            hat += last
         return hhat, chat
 
     @staticmethod
-    def state(y: Array, x: Array, chat: Array, factors: Array | None = None) -> Array:
+    def state(y: Array, x: Array, chat: Array, factors: Factors = None) -> Array:
         """Return the state (n, 2 k) for stacks y and x of 4."""
         xp = array_namespace(y)
         y += x
@@ -203,24 +196,19 @@ class LSTM:
         return join(o * tanh_c, c)
 
     @staticmethod
-    def push_mix(
-        products: Sequence[Array], dstates: Sequence[Array], factors: Array, distances: Sequence[int] | None = None
-    ) -> tuple[Array, Array]:
+    def push(products: Arrays, dstates: Arrays, factors: Array, distances: Distances = None) -> tuple[Array, Array]:
         """Return dhhat and dchat for the products of both neighbours' dh, and both dstates."""
-        products, dstates = (near(part, distances, factors.shape[-2]) for part in (products, dstates))
-        s, slope_a, slope_c, difference_h, difference_c = (factors[i, ...] for i in range(5))
-        ds, other = products
-        ds *= slope_a
-        other *= slope_c
+        (ds, other), dstates = (near(part, distances, factors.shape[-2]) for part in (products, dstates))
+        ds *= factors[1, ...]
+        other *= factors[2, ...]
         ds += other
-        mixed = []
-        for dp, dq, difference in zip(halves(dstates[0]), halves(dstates[1]), (difference_h, difference_c)):
-            total = dp - dq
-            total *= s
-            total += dq
-            total += difference * ds
-            mixed.append(total)
-        return mixed[0], mixed[1]
+        (dhp, dcp), (dhq, dcq) = halves(dstates[0]), halves(dstates[1])
+        dhhat, dchat = dhp - dhq, dcp - dcq
+        for hat, last, difference in ((dhhat, dhq, factors[3, ...]), (dchat, dcq, factors[4, ...])):
+            hat *= factors[0, ...]
+            hat += last
+            hat += difference * ds
+        return dhhat, dchat
 
     @staticmethod
     def push_state(y: Array, dchat: Array, factors: Array) -> Array:
@@ -252,7 +240,7 @@ class LSTM:
         return s * factors[1, ...], s * factors[2, ...]
 
     @staticmethod
-    def share(products: Sequence[Array], hhat: Array, chat: Array, factors: Array) -> tuple[Array, Array]:
+    def share(products: Arrays, hhat: Array, chat: Array, factors: Array) -> tuple[Array, Array]:
         """Return the cotangents of both neighbours' states; the products have those of the switch's arguments."""
         p, q = products
         share, cp = factors[0, ...] * hhat, factors[0, ...] * chat
@@ -263,7 +251,7 @@ class LSTM:
 
     @staticmethod
     def gather(
-        products: Sequence[Array], hhat: Array, chat: Array, factors: Array, distances: Sequence[int], length: int
+        products: Arrays, hhat: Array, chat: Array, factors: Array, distances: Sequence[int], length: int
     ) -> Array:
         """Return the sum of these that each of the neighbours gets, (B, length, 2 k)."""
         p, q = near(LSTM.share(products, hhat, chat, factors), [-distance for distance in distances], length)
@@ -271,7 +259,7 @@ class LSTM:
         return p
 
 
-def near(parts: Sequence[Array], distances: Sequence[int] | None, length: int) -> Sequence[Array]:
+def near(parts: Arrays, distances: Distances, length: int) -> Arrays:
     """Bring arrays (B, any, k) from the places of neighbours to those of B sequences of this length."""
     if distances is None:
         return parts
@@ -286,7 +274,7 @@ def near(parts: Sequence[Array], distances: Sequence[int] | None, length: int) -
     return found
 
 
-def total(parts: Sequence[Array]) -> Array:
+def total(parts: Arrays) -> Array:
     """The sum, in the first of the parts."""
     first = parts[0]
     for part in parts[1:]:
@@ -331,9 +319,9 @@ def switch(a: Array, c: Array, slopes: Array | None = None) -> Array:
     return s
 
 
-def _mixture_of_two(arguments: Sequence[Array], states: Sequence[Array], factors: Array | None) -> Array:
-    (a, c), (p, q) = arguments, states
-    difference, s = p - q, switch(a, c, None if factors is None else factors[1:, ...])
+def _mixture_of_two(arguments: Arrays, states: Arrays, factors: Factors) -> Array:
+    p, q = states
+    difference, s = p - q, switch(*arguments, None if factors is None else factors[1:, ...])
     if factors is not None:
         factors[0, ...] = s
         factors[1:, ...] *= difference
@@ -342,7 +330,7 @@ def _mixture_of_two(arguments: Sequence[Array], states: Sequence[Array], factors
     return difference
 
 
-def _mixture(arguments: Sequence[Array], states: Sequence[Array], factors: Array | None) -> Array:
+def _mixture(arguments: Arrays, states: Arrays, factors: Factors) -> Array:
     """Mix any number of states.
 
     Numerators and denominator are scaled by exp(-m), with m = min(0, max_j a_j). The scaled sigma(a_j) is
@@ -350,20 +338,12 @@ def _mixture(arguments: Sequence[Array], states: Sequence[Array], factors: Array
     is about to vanish anyhow, and the largest quotient is at least 1/2.
     """
     xp, m = array_namespace(arguments[0]), len(arguments)
-    largest = arguments[0]
-    for a in arguments[1:]:
-        largest = xp.maximum(largest, a)
-    largest = xp.minimum(largest, 0.0)
+    largest = xp.minimum(reduce(xp.maximum, arguments), 0.0)
     scale, exponentials = xp.exp(largest), [xp.exp(largest - a) for a in arguments]
     weights = [1.0 / (scale + e) for e in exponentials]
-    total = 1.0 * weights[0]
-    for weight in weights[1:]:
-        total += weight
-    for weight in weights:
-        weight /= total
-    hhat = weights[0] * states[0]
-    for weight, h in zip(weights[1:], states[1:]):
-        hhat += weight * h
+    whole = sum(weights[1:], start=weights[0])
+    weights = [weight / whole for weight in weights]
+    hhat = total([weight * h for weight, h in zip(weights, states)])
     if factors is not None:
         most = float(xp.finfo(scale.dtype).max) / 4
         for j, (weight, e, h) in enumerate(zip(weights, exponentials, states)):

@@ -10,8 +10,8 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace
-from implicitsolve._typing import Array, Indices
-from implicitsolve.adapters.kernels._gates import GRU, gate, near, total
+from implicitsolve._typing import Array, Arrays, Indices
+from implicitsolve.adapters.kernels._gates import GRU, Distances, Factors, gate, near, total
 
 Step = Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Array, Array]]
 
@@ -62,7 +62,7 @@ class Plan:
 
 
 def recurrence(
-    step: Step, x: tuple[Array, ...], begin: Array, lags: tuple[int, ...], plan: Plan, given: Array | None = None
+    step: Step, x: Arrays, begin: Array, lags: tuple[int, ...], plan: Plan, given: Array | None = None
 ) -> Array:
     """Run a recurrence, and return the results (plan.rows, k).
 
@@ -105,7 +105,7 @@ def recurrence(
     return xp.take(xp.concat([*results, others], axis=0), from_host(source, begin), axis=0)
 
 
-def affine_recurrence(rule: str, x: tuple[Array, Array], begin: Array, lags: tuple[int, ...], plan: Plan) -> Array:
+def affine_recurrence(rule: str, x: Arrays, begin: Array, lags: tuple[int, ...], plan: Plan) -> Array:
     """Return the h_t (plan.rows, p k) of all runs for x = (b, D), by one of the rules
 
     - "push": h_t = b_t + D_t h_(t-1),
@@ -115,7 +115,7 @@ def affine_recurrence(rule: str, x: tuple[Array, Array], begin: Array, lags: tup
     recurrences of p numbers. `begin`, `lags`, which is (1,), and `plan` are as of `recurrence`.
     """  # noqa: D400
 
-    def step(x: tuple[Array, ...], states: tuple[Array, ...]) -> tuple[Array, Array]:
+    def step(x: Arrays, states: Arrays) -> tuple[Array, Array]:
         if rule == "push":
             h = x[0] + block_times(x[1], states[0])
             return h, h
@@ -174,11 +174,7 @@ class RNN:
 
     @staticmethod
     def value(
-        activation: str,
-        products: Sequence[Array],
-        x: Array,
-        factors: Array | None = None,
-        distances: Sequence[int] | None = None,
+        activation: str, products: Arrays, x: Array, factors: Factors = None, distances: Distances = None
     ) -> Array:
         """Return h for the name of phi."""
         phi, a = ACTIVATIONS[activation], total(near(products, distances, x.shape[-2]))
@@ -189,14 +185,14 @@ class RNN:
         return h
 
     @staticmethod
-    def push(products: Sequence[Array], factors: Array, distances: Sequence[int] | None = None) -> Array:
+    def push(products: Arrays, factors: Array, distances: Distances = None) -> Array:
         """Return dh for the products of the dh_j."""
         dh = total(near(products, distances, factors.shape[-2]))
         dh *= factors[0, ...]
         return dh
 
     @staticmethod
-    def gather(products: Sequence[Array], distances: Sequence[int], length: int) -> Array:
+    def gather(products: Arrays, distances: Sequence[int], length: int) -> Array:
         """Return the sum of the products with the adjoints that each of the neighbours gets, (B, length, k)."""
         return total(near(products, [-distance for distance in distances], length))
 
@@ -204,7 +200,7 @@ class RNN:
     def run(
         rule: str,
         weights: Array,
-        x: tuple[Array, ...],
+        x: Arrays,
         begin: Array,
         lags: tuple[int, ...],
         plan: Plan,
@@ -212,7 +208,7 @@ class RNN:
     ) -> Array:
         """Return the h_t (plan.rows, k) of all runs; x is (x,) or (x, f); see `recurrence` for the rest."""
 
-        def step(x: tuple[Array, ...], states: tuple[Array, ...]) -> tuple[Array, Array]:
+        def step(x: Arrays, states: Arrays) -> tuple[Array, Array]:
             y = total([array_namespace(h).matmul(h, weights[j, ...]) for j, h in enumerate(states)])
             if rule == "pull":
                 y += x[0]
@@ -230,7 +226,7 @@ def gru_recurrence(
     rule: str,
     gates: Array,
     U: Array,
-    x: tuple[Array, ...],
+    x: Arrays,
     begin: Array,
     lags: tuple[int, ...],
     plan: Plan,
@@ -258,20 +254,20 @@ def gru_recurrence(
     def along(states: Array, weights: Array) -> Array:
         return xp.matmul(states, xp.matrix_transpose(weights))
 
-    def value(x: tuple[Array, ...], states: tuple[Array, ...]) -> tuple[Array, Array]:
+    def value(x: Arrays, states: Arrays) -> tuple[Array, Array]:
         own, (hhat,) = x[0][-3:, ...], states
         keep, reset = GRU.reset(along(hhat, gates), own[:2, ...], hhat)
         h = GRU.blend(along(reset, U), own[2, ...], keep, hhat)
         return h, h
 
-    def push(x: tuple[Array, ...], states: tuple[Array, ...]) -> tuple[Array, Array]:
+    def push(x: Arrays, states: Arrays) -> tuple[Array, Array]:
         factors, (dhhat,) = x[1][-5:, ...], states
         y = along(dhhat, gates)
         h = GRU.push_blend(along(GRU.push_reset(y, dhhat, factors), U), y, dhhat, factors)
         h += x[0]
         return h, h
 
-    def pull(x: tuple[Array, ...], states: tuple[Array, ...]) -> tuple[Array, Array]:
+    def pull(x: Arrays, states: Arrays) -> tuple[Array, Array]:
         factors, w = x[1][-5:, ...], x[0] + states[0]
         hhat, sums = GRU.pull_reset(xp.matmul(GRU.pull_blend(w, factors), U), w, factors)
         return w, hhat + xp.sum(xp.matmul(sums, gates), axis=0)

@@ -34,34 +34,20 @@ class LaneFactors(Factors):
     def factor(cls, blocks: Any, lower: int, upper: int) -> LaneFactors:
         """Factor blocks (B, T, m, k, k) in C order."""
         B, T, _, k, _ = blocks.shape
-        F, order = cupy.empty_like(blocks), cupy.empty((B, T, k), cupy.uint8)
-        found, constants = cupy.empty((B, 2)), {"K": k, "GROUP": lanes(k), "LOWER": lower, "UPPER": upper}
-        launch(
-            "block_lanes.cu",
-            "block_lanes_factor",
-            blocks.dtype.char,
-            (-(-B * lanes(k) // WARP),),
-            (WARP,),
-            (blocks, F, order, found, B, T),
-            shared=_shared_memory(k, lower, upper, blocks.dtype.itemsize),
-            **constants,
-            COLUMNS=1,
+        F, order, found = cupy.empty_like(blocks), cupy.empty((B, T, k), cupy.uint8), cupy.empty((B, 2))
+        constants, shared = (
+            {"K": k, "GROUP": lanes(k), "LOWER": lower, "UPPER": upper},
+            _shared_memory(k, lower, upper, blocks.itemsize),
         )
+        arguments, grid = (blocks, F, order, found, B, T), -(-B * lanes(k) // WARP)
+        launch("block_lanes.cu", "block_lanes_factor", grid, WARP, arguments, shared, **constants, COLUMNS=1)
         return cls(F=F, order=order, found=found, constants=constants)
 
     def _solve(self, b: Any, x: Any, adjoint: bool) -> None:
         B, T, k, K = b.shape
-        columns = tile(K)
-        launch(
-            "block_lanes.cu",
-            "block_lanes_solve",
-            b.dtype.char,
-            (-(-B * lanes(k) // WARP), min(-(-K // columns), MOST_BLOCKS)),
-            (WARP,),
-            (self.F, self.order, self.found, b, x, B, T, K, int(adjoint)),
-            **self.constants,
-            COLUMNS=columns,
-        )
+        columns, arguments = tile(K), (self.F, self.order, self.found, b, x, B, T, K, int(adjoint))
+        grid = -(-B * lanes(k) // WARP), min(-(-K // columns), MOST_BLOCKS)
+        launch("block_lanes.cu", "block_lanes_solve", grid, WARP, arguments, **self.constants, COLUMNS=columns)
 
 
 def _shared_memory(k: int, lower: int, upper: int, itemsize: int) -> int:
@@ -108,25 +94,16 @@ class ThreadFactors(Factors):
         """Factor by a source, with so many numbers for each row of the factors, and as many in shared memory."""
         B, T, _, k, _ = blocks.shape
         F, order, found = cupy.empty((T, *row, B), blocks.dtype), cupy.empty((T, B), cupy.uint8), cupy.empty((B, 2))
-        shared = WARP * room * blocks.dtype.itemsize
-        arguments = (blocks, F, order, found, B, T)
-        grid, char = (-(-B // WARP),), blocks.dtype.char
-        launch(f"{source}.cu", f"{source}_factor", char, grid, (WARP,), arguments, shared, **constants)
+        arguments, shared = (blocks, F, order, found, B, T), WARP * room * blocks.itemsize
+        launch(f"{source}.cu", f"{source}_factor", -(-B // WARP), WARP, arguments, shared, **constants)
         room = PART // k * k | 1
         return cls(F=F, order=order, found=found, source=source, room=room, constants=constants)
 
     def _solve(self, b: Any, x: Any, adjoint: bool) -> None:
         B, T, _, K = b.shape
-        launch(
-            f"{self.source}.cu",
-            f"{self.source}_solve",
-            b.dtype.char,
-            (-(-B // WARP), min(K, MOST_BLOCKS)),
-            (WARP,),
-            (self.F, self.order, self.found, b, x, B, T, K, int(adjoint)),
-            shared=WARP * self.room * b.dtype.itemsize,
-            **self.constants,
-        )
+        arguments, shared = (self.F, self.order, self.found, b, x, B, T, K, int(adjoint)), WARP * self.room * b.itemsize
+        grid = -(-B // WARP), min(K, MOST_BLOCKS)
+        launch(f"{self.source}.cu", f"{self.source}_solve", grid, WARP, arguments, shared, **self.constants)
 
 
 LONGEST = {True: 1024, False: 64}  # chains of tiny blocks, and of others, that one thread or warp processes

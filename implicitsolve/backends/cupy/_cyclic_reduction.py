@@ -76,17 +76,9 @@ def kept_rows(T: int) -> int:
 def found_in(entries: Any, multipliers: Any, scale: Any) -> Any:
     """The array ``found`` of `Factors`; see ``cyclic_found.cu``."""
     B, T = entries.shape[:2]
-    found = cupy.empty((B, 2))
-    counts = (x.size // (B * T) for x in (entries, multipliers, scale))
-    launch(
-        "cyclic_found.cu",
-        "cyclic_found",
-        entries.dtype.char,
-        (B,),
-        (THREADS,),
-        (entries, multipliers, scale, *counts, found, T),
-        shared=8 * THREADS,
-    )
+    found, counts = cupy.empty((B, 2)), (x.size // (B * T) for x in (entries, multipliers, scale))
+    arguments = entries, multipliers, scale, *counts, found, T
+    launch("cyclic_found.cu", "cyclic_found", B, THREADS, arguments, 8 * THREADS)
     return found
 
 
@@ -109,9 +101,8 @@ class CyclicFactors(Factors):
         store = 3 * k * k * dtype.itemsize
 
         def run(function: str, grid: int, threads: int, *arguments: Any) -> None:
-            constants = {"K": k, "GROUP": group, "COLUMNS": 1, "END_THREADS": THREADS}
-            shared = threads // group * store
-            launch("cyclic.cu", function, dtype.char, (grid,), (threads,), arguments, shared, **constants)
+            constants, shared = {"K": k, "GROUP": group, "COLUMNS": 1, "END_THREADS": THREADS}, threads // group * store
+            launch("cyclic.cu", function, grid, threads, arguments, shared, **constants)
 
         run("cyclic_begin", _warps(B * max(T // 2, 1), group), WARP, blocks, F, order, entries, scale, B, T)
         own = levels(T)
@@ -132,9 +123,8 @@ class CyclicFactors(Factors):
 
         def run(function: str, grid: int, threads: int, *arguments: Any) -> None:
             constants = {"K": k, "GROUP": group, "COLUMNS": columns, "END_THREADS": THREADS}
-            shape = (grid, min(-(-K // columns), MOST_BLOCKS))
-            arguments = (self.F, self.P, self.order, *arguments)
-            launch("cyclic_solve.cu", function, b.dtype.char, shape, (threads,), arguments, **constants)
+            arguments, shape = (self.F, self.P, self.order, *arguments), (grid, min(-(-K // columns), MOST_BLOCKS))
+            launch("cyclic_solve.cu", function, shape, threads, arguments, **constants)
 
         sizes = (B, T, kept, K, int(adjoint))
         run("cyclic_solve_begin", _warps(B * max(T // 2, 1), group), WARP, b, x, *sizes)
@@ -183,8 +173,8 @@ class LargeBlockFactors(Factors):
         tiles = -(-2 * k // _columns(k, 2 * k, dtype.itemsize))
         entries, multipliers = cupy.empty((B, T, 1 + tiles), dtype), cupy.empty((B, T, tiles), dtype)
         scale = cupy.empty((B, T), dtype)
-        arguments = (blocks, scale, B, T, k)
-        _launch("large_factor.cu", "large_scale", dtype, (min(B * T, MOST_GRID),), arguments, THREADS * dtype.itemsize)
+        arguments, shared = (blocks, scale, B, T, k), THREADS * dtype.itemsize
+        launch("large_factor.cu", "large_scale", min(B * T, MOST_GRID), THREADS, arguments, shared)
         levels: list[_Level] = []
         while True:
             levels.append(_Level.factor(blocks, 2 ** len(levels), T, entries, multipliers))
@@ -237,76 +227,62 @@ class _Level:
         E, F, order = _empty(A, odd, k, k), _empty(A, odd, k, k), cupy.empty((B, odd, k), cupy.int32)
         V, W = _empty(A, odd, k, 2 * k), _empty(A, odd, 2 * k, k)
         level = cls(F, order, V, W, stride if rows > 1 else 0, 2 * stride, T)
-        _launch("large_factor.cu", "large_split", A.dtype, (min(B * odd * k, MOST_GRID),), (A, E, V, W, B, rows, k))
-        shared = _factor_shared(k, A.dtype.itemsize)
-        arguments = (E, F, order, entries, k, *level.places(), entries.shape[2])
-        _launch("large_factor.cu", "large_factor", A.dtype, (B * odd,), arguments, shared)
+        launch("large_factor.cu", "large_split", min(B * odd * k, MOST_GRID), THREADS, (A, E, V, W, B, rows, k))
+        arguments, shared = (E, F, order, entries, k, *level.places(), entries.shape[2]), _factor_shared(k, A.itemsize)
+        launch("large_factor.cu", "large_factor", B * odd, THREADS, arguments, shared)
         stacked = (odd, 0, 1, 2 * k * k)
-        level.triangle(LOWER, False, V, V, (2 * k, 1), 2 * k, stacked, entries, 1)
-        level.triangle(UPPER, True, W, W, (1, k), 2 * k, stacked, multipliers, 0)
+        level.triangle(LOWER, False, (V, V), (2 * k, 1), 2 * k, stacked, entries, 1)
+        level.triangle(UPPER, True, (W, W), (1, k), 2 * k, stacked, multipliers, 0)
         return level
 
     def reduce(self, A: Any) -> Any:
         """The rows that stay."""
         B, rows, _, k, _ = A.shape
         even = rows - rows // 2
-        columns = HEIGHT
-        tiles = -(-k // HEIGHT) * -(-k // columns)
-        made = cupy.empty((B, even, 3, k, k), A.dtype)
-        arguments = (A, self.V, self.W, made, B, rows, k)
-        shared = _product_shared(columns, A.dtype.itemsize)
-        grid = (B * even * 3 * tiles,)
-        _launch("large_product.cu", "large_reduce", A.dtype, grid, arguments, shared, COLUMNS=columns)
+        made, shared = cupy.empty((B, even, 3, k, k), A.dtype), _product_shared(HEIGHT, A.itemsize)
+        arguments, grid = (A, self.V, self.W, made, B, rows, k), B * even * 3 * (-(-k // HEIGHT)) ** 2
+        launch("large_product.cu", "large_reduce", grid, THREADS, arguments, shared, COLUMNS=HEIGHT)
         return made
 
     def divide(self, right: Any, x: Any, lower: int, adjoint: bool) -> None:
         """One triangle's solve for the eliminated rows of vectors (B, T, k, K)."""
         k, K = x.shape[2:]
-        places = (self.T, self.first, self.step, k * K)
-        self.triangle(lower, adjoint, right, x, (K, 1), K, places, x, 0, slots=0)
+        self.triangle(lower, adjoint, (right, x), (K, 1), K, (self.T, self.first, self.step, k * K))
 
     def subtract(self, right: Any, x: Any, adjoint: bool, *, eliminated: bool) -> None:
         """Subtract from the rows that stay, or from the eliminated ones, what belongs to their neighbours."""
         B, T, k, K = x.shape
         odd = self.F.shape[1]
         count = odd if eliminated else (T - 1) // self.step + 1
-        columns = _narrow(K)
-        grid = (B * count * -(-k // HEIGHT), min(-(-K // columns), MOST_BLOCKS))
-        first = self.first if eliminated else 0
-        arguments = (self.V, self.W, right, x, T, k, K, first, self.first, count, odd, int(adjoint))
-        shared = _product_shared(columns, x.dtype.itemsize)
-        _launch("large_product.cu", "large_subtract", x.dtype, grid, arguments, shared, COLUMNS=columns)
+        columns, first = 8 if K <= 8 else 64, self.first if eliminated else 0
+        grid = B * count * -(-k // HEIGHT), min(-(-K // columns), MOST_BLOCKS)
+        arguments = self.V, self.W, right, x, T, k, K, first, self.first, count, odd, int(adjoint)
+        shared = _product_shared(columns, x.itemsize)
+        launch("large_product.cu", "large_subtract", grid, THREADS, arguments, shared, COLUMNS=columns)
 
     def triangle(
         self,
         lower: int,
         adjoint: bool,
-        source: Any,
-        target: Any,
-        steps: tuple[int, int],
+        right: Any,
+        steps: Any,
         columns: int,
-        places: tuple[int, ...],
-        largest: Any,
-        slot: int,
-        slots: int | None = None,
+        places: Any,
+        largest: Any = None,
+        slot: int = 0,
     ) -> None:
-        """Solve with one of the triangles; see ``large_solve.cu``."""
+        """Solve with one of the triangles for (source, target); see ``large_solve.cu``."""
         k, itemsize = self.F.shape[2], self.F.dtype.itemsize
         width = _columns(k, columns, itemsize)
         count, *rest = self.places()
-        slots = largest.shape[2] if slots is None else slots
-        arguments = (self.F, self.order, source, target, largest, k, columns, *steps, count, *places, *rest)
-        _launch(
-            "large_solve.cu",
-            "large_solve",
-            self.F.dtype,
+        slots, largest = (0, right[1]) if largest is None else (largest.shape[2], largest)
+        arguments = self.F, self.order, *right, largest, k, columns, *steps, count, *places, *rest, slots, slot
+        grid, shared = (
             (self.F.shape[0] * count, min(-(-columns // width), MOST_BLOCKS)),
-            (*arguments, slots, slot),
             _solve_shared(k, width, itemsize),
-            COLUMNS=width,
-            LOWER=lower,
-            TRANSPOSED=int(adjoint),
         )
+        constants = {"COLUMNS": width, "LOWER": lower, "TRANSPOSED": int(adjoint)}
+        launch("large_solve.cu", "large_solve", grid, THREADS, arguments, shared, **constants)
 
     def places(self) -> tuple[int, int, int, int]:
         """How many rows are eliminated of how many, which is the first, and how far the others are apart."""
@@ -321,28 +297,12 @@ class _Level:
         return replace(self, **{name: cupy.take(x, indices, axis=0) for name, x in self.arrays().items()})
 
 
-def _launch(
-    file: str,
-    function: str,
-    dtype: Any,
-    grid: tuple[int, ...],
-    arguments: tuple[Any, ...],
-    shared: int = 0,
-    **constants: int,
-) -> None:
-    launch(file, function, dtype.char, grid, (THREADS,), arguments, shared, **constants)
-
-
 def _empty(A: Any, *shape: int) -> Any:
     return cupy.empty((A.shape[0], *shape), A.dtype)
 
 
 def _pad(k: int) -> int:
     return -(-k // PANEL) * PANEL
-
-
-def _narrow(K: int) -> int:
-    return 8 if K <= 8 else 64
 
 
 def _columns(k: int, columns: int, itemsize: int) -> int:

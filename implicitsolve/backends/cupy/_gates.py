@@ -8,18 +8,16 @@ from math import prod
 import cupy
 
 from implicitsolve.adapters import kernels
-from implicitsolve.backends.cupy._module import THREADS, dense, is_real, launch
+from implicitsolve.backends.cupy._module import dense, is_real, launch_each
 
 MOST = 4  # neighbours
 NO_NEIGHBOURS = (0,) * MOST  # distances to neighbours that there are not
 
 
 def elementwise(file, function, shape, arguments, **constants):
-    """Launch a kernel for each number of rows (n, k), or (B, T, k); the first argument is an array."""
+    """Launch a kernel for each number of rows (n, k), or (B, T, k)."""
     count = prod(shape)
-    sizes = count, shape[-2], shape[-1]
-    grid, char = (-(-count // THREADS),), arguments[0].dtype.char
-    launch(file, function, char, grid, (THREADS,), sizes + arguments, **constants)
+    launch_each(file, function, count, (count, shape[-2], shape[-1], *arguments), **constants)
 
 
 def matrix(x):
@@ -165,7 +163,7 @@ class LSTM:
     takes_sequences = True
 
     @staticmethod
-    def mix(products, x, states, factors=None, distances=None):
+    def value(products, x, states, factors=None, distances=None):
         hats = cupy.empty((2, *x.shape[1:]), x.dtype)
         near = *neighbours(products), *stack(x), *neighbours(states), *places(products, distances)
         _lstm("mix", hats.shape[1:], (*near, *factor_stack(factors, x), hats))
@@ -178,7 +176,7 @@ class LSTM:
         return state
 
     @staticmethod
-    def push_mix(products, dstates, factors, distances=None):
+    def push(products, dstates, factors, distances=None):
         hats = cupy.empty((2, *factors.shape[1:]), factors.dtype)
         near = *neighbours(products), *neighbours(dstates), *places(products, distances)
         _lstm("push_mix", hats.shape[1:], (*near, *stack(factors), hats))

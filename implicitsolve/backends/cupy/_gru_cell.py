@@ -9,7 +9,7 @@ import cupy
 
 from implicitsolve.adapters import kernels
 from implicitsolve.backends.cupy._gates import elementwise, factor_stack, matrix, stack
-from implicitsolve.backends.cupy._module import THREADS, is_real, launch, limits
+from implicitsolve.backends.cupy._module import is_real, launch, launch_each, limits
 
 FILE = "gru_cell.cu"
 LARGEST_BLOCK = 512  # threads, of which there is one for each column: more would have too few registers
@@ -60,9 +60,8 @@ class GRUCell:
         sent = self._send(factors, w, w, 0)
         m, B, T, k = sent.shape
         total = cupy.empty((B, length, k), w.dtype)
-        grid, sizes = (-(-total.size // THREADS),), (B * length, T, length, k)
-        arguments = (sent, distances[0], distances[-1], total, *sizes)
-        launch(FILE, "gather", w.dtype.char, grid, (THREADS,), arguments, **_constants(4, m))
+        arguments = sent, distances[0], distances[-1], total, B * length, T, length, k
+        launch_each(FILE, "gather", total.size, arguments, **_constants(4, m))
         return total
 
     def gradients(self, inputs, states, factors, sums, joined):
@@ -93,9 +92,8 @@ class GRUCell:
         rows = like.size // self.size
         multiprocessors, memory = limits()
         height, threads, shared = _tile(rows > 4 * multiprocessors, self.size, like.itemsize, memory)
-        sizes = (rows, like.shape[-2], self.size)
-        grid = (-(-rows // height),)
-        launch(FILE, function, like.dtype.char, grid, threads, (*arguments, *sizes), shared, **_constants(height, m))
+        arguments, grid = (*arguments, rows, like.shape[-2], self.size), -(-rows // height)
+        launch(FILE, function, grid, threads, arguments, shared, **_constants(height, m))
 
 
 def _constants(height, neighbours):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import cupy
 
@@ -73,27 +73,30 @@ def limits() -> tuple[int, int]:
     return _limits(cupy.cuda.runtime.getDevice())
 
 
+Sizes: TypeAlias = int | tuple[int, ...]
+
+
 def launch(
-    name: str,
-    function: str,
-    char: str,
-    grid: tuple[int, ...],
-    block: tuple[int, ...],
-    arguments: tuple[Any, ...],
-    shared: int = 0,
-    **constants: int,
+    name: str, function: str, grid: Sizes, block: Sizes, arguments: tuple[Any, ...], shared: int = 0, **constants: int
 ) -> None:
     """Launch a kernel on the current stream: one of the ``extern "C" __global__`` functions of a file of `FOLDER`.
 
-    `char`, "f" or "d", is the precision, ``Real`` in the source, and `constants` are its macros. Where a grid is empty
-    there is nothing to do. Of the arguments, arrays become pointers, and int ``long long``; everything else must be a
-    NumPy scalar of exactly the type. `shared` are bytes of dynamic shared memory.
+    ``Real`` in the source is the precision of the first array of real numbers, and `constants` are its macros. Where a
+    grid is empty there is nothing to do. Of the arguments, arrays become pointers, and int ``long long``; everything
+    else must be a NumPy scalar of exactly the type. `shared` are bytes of dynamic shared memory.
     """
+    grid, block = (size if isinstance(size, tuple) else (size,) for size in (grid, block))
     if not all(grid):
         return
+    char = next(x.dtype.char for x in arguments if is_real(x))
     key = name, function, char, tuple(sorted(constants.items()))
     kernel = _kernel(*key) if shared <= SHARED else _kernel(*key, cupy.cuda.runtime.getDevice())
     kernel(grid, block, arguments, shared_mem=shared)
+
+
+def launch_each(name: str, function: str, count: int, arguments: tuple[Any, ...], **constants: int) -> None:
+    """Launch a kernel with a thread for each of so many numbers."""
+    launch(name, function, -(-count // THREADS), THREADS, arguments, **constants)
 
 
 def is_real(like: Any, **case: Any) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters.kernels import Plan
 from implicitsolve.backends.cupy._gates import matrix
-from implicitsolve.backends.cupy._module import THREADS, WARP, dense, is_real, launch, limits, strides
+from implicitsolve.backends.cupy._module import WARP, dense, is_real, launch, launch_each, limits, strides
 
 BLOCKS = 2048  # about sixteen warps for each multiprocessor of the largest devices
 SHORTEST = 128  # steps of a chunk: below, a launch takes longer
@@ -99,20 +99,11 @@ def _sweeps(name, layout, arguments, begin, plan, given, **constants):
     ends = cupy.empty((2, runs, chunks, depth, k), begin.dtype)
     moved = (cupy.zeros if most > 1 else cupy.empty)(1 + 2 * runs * chunks, np.int32)
     planned = (*_with_strides(begin), _table(plan), runs, chunks, chunk)
-    grid, look = (-(-runs * chunks // layout.groups),), FIRST_CHECK
+    grid, look = -(-runs * chunks // layout.groups), FIRST_CHECK
+    constants |= layout.constants | {"RESIDUAL": int(out is not given)}
     for sweep in range(1, most + 1):
-        launch(
-            f"{name}.cu",
-            name,
-            begin.dtype.char,
-            grid,
-            (layout.constants["THREADS"],),
-            (*arguments, *planned, sweep, ends, moved, given, out),
-            layout.shared,
-            **layout.constants,
-            **constants,
-            RESIDUAL=int(out is not given),
-        )
+        given_now = *arguments, *planned, sweep, ends, moved, given, out
+        launch(f"{name}.cu", name, grid, constants["THREADS"], given_now, layout.shared, **constants)
         if sweep == look < most:
             if int(moved[0]) < sweep:
                 break
@@ -168,17 +159,10 @@ def _launch_affine(rule, x, begin, ends, plan, chunk, out, products=None):
     chunks = -(-int(plan.lengths.max()) // chunk)
     count = runs * chunks * k
     inputs = (b, strides(b)[0], D, *strides(D)[:2])
-    launch(
-        "affine.cu",
-        "affine",
-        out.dtype.char,
-        (-(-count // THREADS),),
-        (THREADS,),
-        (count, k, *inputs, begin, ends, _table(plan), runs, chunks, chunk, out, out if products is None else products),
-        PARTS=out.shape[-1] // k,
-        PULL=int(rule == "pull"),
-        ENDS=int(products is not None),
-    )
+    ways = {"PARTS": out.shape[-1] // k, "PULL": int(rule == "pull"), "ENDS": int(products is not None)}
+    outputs = out, out if products is None else products
+    inputs = count, k, *inputs, begin, ends, _table(plan), runs, chunks, chunk
+    launch_each("affine.cu", "affine", count, (*inputs, *outputs), **ways)
 
 
 def take_rows(x, source, none):
@@ -198,8 +182,7 @@ def clear_rows(x, empty):
 
 def _launch(function, found, arguments):
     """For each number of a result."""
-    sizes = found.size, found.shape[-1]
-    launch("rows.cu", function, found.dtype.char, (-(-found.size // THREADS),), (THREADS,), sizes + arguments)
+    launch_each("rows.cu", function, found.size, (found.size, found.shape[-1], *arguments))
 
 
 kernels.gru_recurrence.implement("cupy", run_gru, _supports)

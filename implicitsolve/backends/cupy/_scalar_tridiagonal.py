@@ -8,7 +8,7 @@ from typing import Any
 import cupy
 
 from implicitsolve import kernels
-from implicitsolve.backends.cupy._module import THREADS, is_real, launch
+from implicitsolve.backends.cupy._module import is_real, launch_each
 
 
 class ScalarTridiagonal:
@@ -32,10 +32,8 @@ class ScalarTridiagonal:
 def _launch(function: str, shape: tuple[int, ...], given: tuple[Any, ...], made: tuple[Any, ...]) -> None:
     T, k = shape[-2:]
     chains = made[0].size // T if T else 0
-    arrays = (*(cupy.ascontiguousarray(x) for x in given), *made)
-    launch(
-        "tridiagonal.cu", function, made[0].dtype.char, (-(-chains // THREADS),), (THREADS,), (*arrays, chains, T, k)
-    )
+    arrays = (cupy.ascontiguousarray(x) for x in given)
+    launch_each("tridiagonal.cu", function, chains, (*arrays, *made, chains, T, k))
 
 
 kernels.scalar_tridiagonal.implement("cupy", ScalarTridiagonal, is_real)

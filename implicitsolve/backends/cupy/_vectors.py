@@ -180,7 +180,7 @@ def _run(file: str, name: str, like: Any, blocks: int, threads: int, arguments: 
     for argument in arguments:
         if isinstance(argument, cupy.ndarray) and argument.dtype != dtype:
             raise TypeError(f"vectors of one dtype are needed, got {dtype} and {argument.dtype}")
-    launch(file, name, dtype.char, (blocks,), (threads,), arguments, shared * dtype.itemsize, CHUNK=CHUNK)
+    launch(file, name, blocks, threads, arguments, shared * dtype.itemsize, CHUNK=CHUNK)
 
 
 def summed(partial: Any) -> Any:
@@ -228,26 +228,9 @@ def place_colors(blocks: Any, changes: Any, per_length: Any, first: int, lower: 
     if not blocks.flags.c_contiguous:
         colors.reference(blocks, changes, per_length, first, lower)
         return
-    B, T, m, k = blocks.shape[:4]
-    launch(
-        "assembly.cu",
-        "place_colors",
-        blocks.dtype.char,
-        (min(-(-blocks.size // THREADS), MOST_GRID),),
-        (THREADS,),
-        (
-            blocks,
-            cupy.ascontiguousarray(changes),
-            cupy.ascontiguousarray(per_length),
-            changes.shape[0],
-            B,
-            T,
-            m,
-            k,
-            first,
-            lower,
-        ),
-    )
+    arrays = blocks, cupy.ascontiguousarray(changes), cupy.ascontiguousarray(per_length)
+    arguments, grid = (*arrays, len(changes), *blocks.shape[:4], first, lower), -(-blocks.size // THREADS)
+    launch("assembly.cu", "place_colors", min(grid, MOST_GRID), THREADS, arguments)
 
 
 class Steps(ReferenceSteps):

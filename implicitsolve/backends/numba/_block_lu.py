@@ -10,7 +10,7 @@ import numpy as np
 
 from implicitsolve import kernels
 from implicitsolve._typing import HostArray, Indices
-from implicitsolve.backends.numba import _elimination, _scalar_tridiagonal
+from implicitsolve.backends.numba import _elimination, _pairs, _scalar_tridiagonal
 from implicitsolve.backends.numba._blas import Batch, LargeBlockFactors, usable
 from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, share, static_size, supports
 from implicitsolve.backends.numba._views import fill, larger, number, smaller, view
@@ -55,7 +55,7 @@ class BandFactors(Batch):
         def run(part: slice) -> None:
             arrays, found = (blocks[part], F[part], pivots[part], reach[part]), (singular[part], growth[part])
             if (lower, m, width, k) == (1, 3, 3, 2):
-                _elimination.factor_pairs(*arrays, *found)
+                _pairs.factor_pairs(*arrays, *found)
             else:
                 _elimination.factor(*arrays, lower, size, *found)
 
@@ -70,7 +70,7 @@ class BandFactors(Batch):
         def run(part: slice) -> None:
             factors = self.F[part], self.pivots[part]
             if not adjoint and self.lower == 1 and self.F.shape[2:4] == (3, 2):
-                _elimination.solve_pairs(*factors, self.singular[part], x[part])
+                _pairs.solve_pairs(*factors, self.singular[part], x[part])
             else:
                 loop(*factors, self.reach[part], self.lower, size, self.singular[part], x[part])
 

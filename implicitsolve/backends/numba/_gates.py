@@ -9,7 +9,7 @@ import numpy as np
 
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters.kernels import _gates as reference
-from implicitsolve.backends.numba._gates_loops import exp, fma, fuse, gate, supports, tanh, where
+from implicitsolve.backends.numba._gates_loops import Loop, exp, fma, gate, supports, tanh, where
 
 
 def switch(a, c):
@@ -47,7 +47,7 @@ def _weigh(weights, states):
     return total
 
 
-@fuse
+@Loop
 def mix(products, x, states):
     arguments = [product + x[j] for j, product in enumerate(products)]
     if len(states) == 2:
@@ -59,7 +59,7 @@ def mix(products, x, states):
     return hhat, weights[:-1] + [s * tail * (h - hhat) for s, tail, h in zip(weights, tails, states)]
 
 
-@fuse
+@Loop
 def push_mix(products, dstates, factors):
     m, last = len(products), dstates[-1]
     total = last
@@ -70,13 +70,13 @@ def push_mix(products, dstates, factors):
     return (total,)
 
 
-@fuse
+@Loop
 def pull_mix(arguments, y, hhat, factors):
     m, hhat = len(arguments), y + hhat
     return hhat, [factors[m - 1 + j] * hhat for j in range(m)]
 
 
-@fuse
+@Loop
 def share(products, hhat, factors):
     own = [factors[j] * hhat for j in range(len(products) - 1)]
     rest = reduce(lambda left, one: left - one, own, hhat)
@@ -118,36 +118,36 @@ class Mixture(reference.Mixture):
 # Gated recurrent units
 
 
-@fuse
+@Loop
 def reset(y, x, hhat):
     keep, r = gate(y[0] + x[0]), gate(y[1] + x[1])
     product = r * hhat
     return keep, product, [keep, r, None, (r - 1.0) * product]
 
 
-@fuse
+@Loop
 def blend(y, x, keep, hhat):
     candidate = tanh(y + x)
     h, z = fma(keep, hhat - candidate, candidate), 1.0 - keep
     return h, [None, None, z * (candidate - h), None, fma(-z, candidate * candidate, z)]
 
 
-@fuse
+@Loop
 def push_reset(dhhat, y, factors):
     return (fma(factors[1], dhhat, factors[3] * y[1]),)
 
 
-@fuse
+@Loop
 def push_blend(y, gates, dhhat, factors):
     return (fma(factors[0], dhhat, fma(factors[4], y, factors[2] * gates[0])),)
 
 
-@fuse
+@Loop
 def pull_blend(w, factors):
     return (factors[4] * w,)
 
 
-@fuse
+@Loop
 def pull_reset(y, w, factors):
     return fma(factors[0], w, factors[1] * y), [factors[2] * w, factors[3] * y]
 
@@ -197,13 +197,13 @@ def _mix(s, states):
     return fma(s, p - q, q)
 
 
-@fuse
+@Loop
 def mix_states(products, x, h, c):
     s, slope_a, slope_c = switch(products[0] + x[0], products[1] + x[1])
     return _mix(s, h), _mix(s, c), [s, slope_a, slope_c, h[0] - h[1], c[0] - c[1]]
 
 
-@fuse
+@Loop
 def state(y, x, chat):
     i, f, o = (gate(y[j] + x[j]) for j in range(3))
     g = tanh(y[3] + x[3])
@@ -213,14 +213,14 @@ def state(y, x, chat):
     return o * tanh_c, c, [f, o * (1.0 - tanh_c * tanh_c), *by_gates]
 
 
-@fuse
+@Loop
 def push_mix_states(products, dh, dc, factors):
     s, slope_a, slope_c, difference_h, difference_c = (factors[i] for i in range(5))
     ds = fma(slope_a, products[0], slope_c * products[1])
     return fma(difference_h, ds, _mix(s, dh)), fma(difference_c, ds, _mix(s, dc))
 
 
-@fuse
+@Loop
 def push_state(dchat, y, factors):
     dc = factors[0] * dchat
     for j in (0, 1, 3):
@@ -228,19 +228,19 @@ def push_state(dchat, y, factors):
     return fma(factors[1], dc, factors[4] * y[2]), dc
 
 
-@fuse
+@Loop
 def pull_state(wh, wc, factors):
     c = fma(factors[1], wh, wc)
     return [factors[2] * c, factors[3] * c, factors[4] * wh, factors[5] * c], factors[0] * c
 
 
-@fuse
+@Loop
 def pull_mix_states(hhat, chat, factors):
     s = fma(hhat, factors[3], chat * factors[4])
     return s * factors[1], s * factors[2]
 
 
-@fuse
+@Loop
 def share_states(products, hhat, chat, factors):
     own_h, own_c = factors[0] * hhat, factors[0] * chat
     return products[0] + own_h, own_c, products[1] + (hhat - own_h), chat - own_c
@@ -250,7 +250,7 @@ class LSTM(reference.LSTM):
     """Implements `kernels.lstm`."""
 
     @staticmethod
-    def mix(products, x, states, factors=None, distances=None):
+    def value(products, x, states, factors=None, distances=None):
         products = tuple(products)
         mix_states(products if factors is None else (*products, factors), (products, x, *_each_half(states)))
         return products
@@ -262,7 +262,7 @@ class LSTM(reference.LSTM):
         return found
 
     @staticmethod
-    def push_mix(products, dstates, factors, distances=None):
+    def push(products, dstates, factors, distances=None):
         products = tuple(products)
         push_mix_states(products, (products, *_each_half(dstates), factors))
         return products

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.ir as ir
 import numba
@@ -21,7 +21,7 @@ from numba.core import cgutils, config, types
 from implicitsolve.backends.numba._jit import _intrinsic, kernel, llvm, supports_real
 
 
-class Precision:
+class Precision(NamedTuple):
     """Constants of a floating-point format for exp: bits of a number and of its fraction, and the exponent's bias.
 
     Between `low` and `high` e^x is a normal number, with an exponent that rounding does not carry beyond it. The sum of
@@ -29,42 +29,33 @@ class Precision:
     polynomial is P with e^r - 1 = r + r^2 P(r) for |r| <= log(2)/2, minimax in the relative error, 2e-17 and 1e-8.
     """
 
-    def __init__(self, bits, mantissa, low, high, log2_high, log2_low, polynomial):
-        self.bits, self.mantissa, self.bias = bits, mantissa, 2 ** (bits - mantissa - 2) - 1
-        self.low, self.high = low, high
-        self.log2_high, self.log2_low = log2_high, log2_low
-        self.polynomial = polynomial
+    bits: int
+    mantissa: int
+    bias: int
+    low: float
+    high: float
+    log2_high: float
+    log2_low: float
+    polynomial: tuple[float, ...]
 
 
-DOUBLE = Precision(
-    64,
-    52,
-    -708.3,
-    709.4,
-    0.6931471803691238,
-    1.9082149292705877e-10,
-    (
-        0.5000000000000006,
-        0.16666666666666685,
-        0.041666666666577847,
-        0.008333333333315101,
-        0.0013888888931309048,
-        0.00019841269902038777,
-        2.4801505501216795e-05,
-        2.7557228753288138e-06,
-        2.762597011548067e-07,
-        2.5114243506005575e-08,
-    ),
-)
-SINGLE = Precision(
-    32,
-    23,
-    -87.3,
-    88.3,
-    0.693145751953125,
-    1.4286068203094172e-06,
-    (0.5, 0.1666654348373413, 0.04166628420352936, 0.008366488851606846, 0.0013946265680715442),
-)
+POLYNOMIALS = (
+    0.5000000000000006, 0.16666666666666685, 0.041666666666577847, 0.008333333333315101,
+    0.0013888888931309048, 0.00019841269902038777, 2.4801505501216795e-05, 2.7557228753288138e-06,
+    2.762597011548067e-07, 2.5114243506005575e-08,
+), (0.5, 0.1666654348373413, 0.04166628420352936, 0.008366488851606846, 0.0013946265680715442)  # fmt: skip
+DOUBLE = Precision(64, 52, 1023, -708.3, 709.4, 0.6931471803691238, 1.9082149292705877e-10, POLYNOMIALS[0])
+SINGLE = Precision(32, 23, 127, -87.3, 88.3, 0.693145751953125, 1.4286068203094172e-06, POLYNOMIALS[1])
+
+
+def _operation(instruction, is_reversed=False):
+    """The operator of `Number` that emits an instruction on it and another number, or the reverse."""
+
+    def apply(self, other):
+        x, y = self.value, self.lift(other)
+        return Number(self.builder, getattr(self.builder, instruction)(*((y, x) if is_reversed else (x, y))))
+
+    return apply
 
 
 class Number:
@@ -95,30 +86,10 @@ class Number:
         """The value of another number, or of a constant."""
         return other.value if isinstance(other, Number) else self.constant(other)
 
-    def _emit(self, instruction, x, y):
-        return Number(self.builder, getattr(self.builder, instruction)(x, y))
-
-    def __add__(self, other):
-        return self._emit("fadd", self.value, self.lift(other))
-
-    __radd__ = __add__
-
-    def __mul__(self, other):
-        return self._emit("fmul", self.value, self.lift(other))
-
-    __rmul__ = __mul__
-
-    def __sub__(self, other):
-        return self._emit("fsub", self.value, self.lift(other))
-
-    def __rsub__(self, other):
-        return self._emit("fsub", self.lift(other), self.value)
-
-    def __truediv__(self, other):
-        return self._emit("fdiv", self.value, self.lift(other))
-
-    def __rtruediv__(self, other):
-        return self._emit("fdiv", self.lift(other), self.value)
+    __add__ = __radd__ = _operation("fadd")
+    __mul__ = __rmul__ = _operation("fmul")
+    __sub__, __rsub__ = _operation("fsub"), _operation("fsub", is_reversed=True)
+    __truediv__, __rtruediv__ = _operation("fdiv"), _operation("fdiv", is_reversed=True)
 
     def __neg__(self):
         return Number(self.builder, self.builder.fneg(self.value))
@@ -146,12 +117,6 @@ def where(condition, x, y):
     return Number(like.builder, like.builder.select(condition, like.lift(x), like.lift(y)))
 
 
-def clamp(x, low, high):
-    """x, or the nearer of the two bounds; NaN stays NaN."""
-    x = where(x > high, high, x)
-    return where(x < low, low, x)
-
-
 def fma(a, b, c):
     """a b + c, rounded once where the processor can; b and c may be constants."""
     return Number(a.builder, llvm(a.builder, "fmuladd", a.value, a.lift(b), a.lift(c)))
@@ -167,7 +132,8 @@ def exp(x):
 def tanh(x):
     """To 2.6 units in the last place, also near 0: (e^2x - 1)/(e^2x + 1)."""
     limit = 0.45 * x.precision.mantissa  # the result rounds to 1 there
-    rest, power = _split(clamp(x, -limit, limit) * 2.0)
+    x = where(x > limit, limit, x)  # NaN stays NaN
+    rest, power = _split(where(x < -limit, -limit, x) * 2.0)
     y = fma(power, rest, power - 1.0)
     return y / (y + 2.0)
 
@@ -205,13 +171,8 @@ VECTOR = 64  # bytes; where registers are shorter, LLVM takes several. Of half t
 BODIES: dict[str, Any] = {}  # functions of one number, by name
 
 
-def fuse(body):
-    """Decorate a function of one number's worth of arguments: it becomes a `Loop`."""
-    return Loop(body)
-
-
 class Loop:
-    """``loop(results, arguments)`` writes the values of `body` at the entries of the arguments to the results.
+    """``loop(results, arguments)`` writes the values of the body that it decorates at the entries of the arguments.
 
     In both tuples stand matrices (n, k), stacks of matrices (any, n, k), or tuples of matrices, all float64 or all
     float32; only contiguous rows are fast. The body gets a `Number` for a matrix, something to index for a stack, and a
@@ -327,18 +288,15 @@ def _written(operand, numbers):
     return [(operand, i, number) for i, number in enumerate(numbers) if number is not None]
 
 
-def _write(entries):
-    for matrix, i, number in entries:
-        matrix[i] = number
-
-
 def _over_rows(builder, body, results, arguments):
     """Loop over the rows; those of matrices without gaps are one long row."""
     matrices = _matrices(results) + _matrices(arguments)
     rows, columns = matrices[0].shape[-2:]
     size = columns.type(matrices[0].bytes)
-    is_packed = _agree(builder, [matrix.strides[-1] for matrix in matrices], size)
-    is_dense = _agree(builder, [matrix.strides[-2] for matrix in matrices], builder.mul(columns, size))
+    is_packed, is_dense = (
+        reduce(builder.and_, [builder.icmp_signed("==", matrix.strides[axis], step) for matrix in matrices])
+        for axis, step in ((-1, size), (-2, builder.mul(columns, size)))
+    )
     is_joined = builder.and_(is_packed, is_dense)
     entries = builder.select(is_joined, builder.mul(rows, columns), columns)
     in_vectors = builder.select(is_packed, entries, entries.type(0))
@@ -366,26 +324,24 @@ def _over_columns(builder, body, results, arguments, columns, in_vectors):
             waiting = [(matrix, i, cgutils.alloca_once(builder, kind)) for matrix, i, _ in found]
             with builder.if_then(builder.icmp_signed("!=", column, zero)):
                 _stand(results, builder.sub(column, count), kind)
-                _write((matrix, i, Number(builder, builder.load(slot))) for matrix, i, slot in waiting)
+                for matrix, i, slot in waiting:
+                    matrix[i] = Number(builder, builder.load(slot))
             for (_, _, value), (_, _, slot) in zip(found, waiting):
                 builder.store(value.value, slot)
         _stand(results, last, kind)
-        _write((matrix, i, Number(builder, builder.load(slot))) for matrix, i, slot in waiting)
+        for matrix, i, slot in waiting:
+            matrix[i] = Number(builder, builder.load(slot))
     done = builder.select(is_long, columns, zero)
     with cgutils.for_range_slice(builder, done, columns, columns.type(1)) as (column, _):
         _stand([results, arguments], column, number)
-        _write(_written(results, body(*_read(arguments))))
+        for matrix, i, value in _written(results, body(*_read(arguments))):
+            matrix[i] = value
 
 
 def _stand(operand, column, kind):
     """Go to a place in each matrix."""
     for matrix in _matrices(operand):
         matrix.stand(column, kind)
-
-
-def _agree(builder, values, value):
-    """Whether all values are this one."""
-    return reduce(builder.and_, [builder.icmp_signed("==", one, value) for one in values])
 
 
 def supports(like, **sizes):

@@ -10,7 +10,7 @@ import numpy as np
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters.kernels import _recurrence as reference
 from implicitsolve.backends.numba._blas import GEMM, address, call, calls_of
-from implicitsolve.backends.numba._gates_loops import BODIES, fma, fuse, gate, loop, one, supports, tanh, where
+from implicitsolve.backends.numba._gates_loops import BODIES, Loop, fma, gate, loop, one, supports, tanh, where
 from implicitsolve.backends.numba._jit import kernel, share
 
 ALONE = 2**18  # m k^2 of a product that OpenBLAS leaves to the thread that calls it
@@ -69,25 +69,25 @@ def _argument(products, x):
     return sum(products[1:], products[0] + x)
 
 
-@fuse
+@Loop
 def of_tanh(products, x):
     h = tanh(_argument(products, x))
     return h, [1.0 - h * h]
 
 
-@fuse
+@Loop
 def of_logistic(products, x):
     h = gate(-_argument(products, x))
     return h, [h - h * h]
 
 
-@fuse
+@Loop
 def of_relu(products, x):
     a = _argument(products, x)
     return where(a < 0.0, 0.0, a), [where(a > 0.0, one(a), 0.0)]
 
 
-@fuse
+@Loop
 def of_identity(products, x):
     a = _argument(products, x)
     return a, [one(a)]

@@ -121,10 +121,8 @@ def newton_batch(
         worse = solver.norms[:, 0] > solver.norms[:, 1]  # than x0: in lanes the last point is kept, here the best
         solver.x[worse] = np.reshape(x0, solver.x.shape)[worse]
         others = worse | (solver.status == Status.RUNNING)
-        if stop.judges_x:  # what F's rounding has ended, or a tolerance of F alone, may be accurate, or not
-            is_open = np.isin(solver.status, (Status.STAGNATED, Status.LINE_SEARCH_FAILED))
-            is_rough = (solver.status == Status.CONVERGED) & stop.judges_F
-            others |= is_open | is_rough
+        if stop.judges_x and stop.judges_F:  # what a tolerance of F alone has ended may be accurate, or not
+            others |= solver.status == Status.CONVERGED
         solver.solve_others(np.flatnonzero(others))
         if np.isnan(solver.norms[:, 1]).all():  # which is a mistake, if it is an exception
             solver.compiled.evaluate(x[0], solver.p[0], np.empty_like(x[0]))
@@ -167,7 +165,7 @@ class _Solver:
         xtol = 0.0 if stop.judges_F else stop.error_limit(precision)
         rates = relative_length(precision, T), floor_length(precision), slowest_rate(k * min(m, T))
         measured = np.empty(len(self.x), dtype)
-        settings = self.sides, bands.lower, (float(atol), rtol, xtol, precision, *rates), limit
+        settings = self.sides, bands.lower, (float(atol), rtol, xtol, *rates), limit
 
         def run(part: slice) -> None:
             work = _newton_lanes.workspace(T, k, bands.lower, bands.upper, self.p.shape[1], dtype)
@@ -231,11 +229,7 @@ class _Solver:
             return F.reshape(x.shape)
 
         return Problem(
-            residual,
-            structure=self.structure,
-            batch_ndim=1,
-            take=lambda rows: self._problem(p[rows]),
-            pure=True,
+            residual, structure=self.structure, batch_ndim=1, take=lambda rows: self._problem(p[rows]), pure=True
         )
 
     def result(self) -> NonlinearResult:

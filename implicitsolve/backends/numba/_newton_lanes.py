@@ -5,7 +5,7 @@
 All lanes factorize together. Then each takes steps, with Broyden's updates of that Jacobian, until it has converged or
 converges slowly, and waits for the others. The next Jacobian is for all that are left, and for new systems in place of
 those that have ended. The steps of a lane depend on its own numbers only. A system whose Jacobian is singular without
-interchanges between blocks, or whose residual is not finite at any trial point, is left as it was: `BlockNewton` on
+interchanges between blocks, for which no shorter step is good, or which stagnates, is left as it was: `BlockNewton` on
 arrays has more to try.
 """
 
@@ -22,15 +22,8 @@ from implicitsolve.globalize import _rules
 from implicitsolve.globalize._rules import BLOWN_UP, MAX_AGE, NEW_BEST, PATIENCE
 from implicitsolve.status import Status
 
-CONVERGED, NONFINITE, ITERATION_LIMIT, STAGNATED, DIVERGED, LINE_SEARCH_FAILED = np.asarray(
-    [
-        Status.CONVERGED,
-        Status.NONFINITE,
-        Status.ITERATION_LIMIT,
-        Status.STAGNATED,
-        Status.DIVERGED,
-        Status.LINE_SEARCH_FAILED,
-    ]
+CONVERGED, NONFINITE, ITERATION_LIMIT, DIVERGED = np.asarray(
+    [Status.CONVERGED, Status.NONFINITE, Status.ITERATION_LIMIT, Status.DIVERGED]
 )  # as NumPy's integers, as in `_newton_steps`
 X, F, TRIAL, TRIAL_F, STEP, PAIRS = steps.X, steps.F, steps.TRIAL, steps.TRIAL_F, steps.STEP, steps.PAIRS
 REFERENCE = steps.REFERENCE
@@ -101,7 +94,7 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
     """Solve the systems x (B, N), in place; one for which this method is not enough keeps its x and its status.
 
     `call` evaluates all lanes. `shape` is that of one system.
-    `tolerances` are atol, rtol, xtol (0 where F decides; else atol is negative), the rounding unit, the relative length
+    `tolerances` are atol, rtol, xtol (0 where F decides; else atol is negative), the relative length
     of differences, that of the floor below it, and the slowest rate with a stale Jacobian. `work` is from `workspace`.
     `norms` (B, 3) takes max|F| at x and at x0, and the estimated error, `counts` (B, 2) the steps and the evaluations.
     """
@@ -112,7 +105,7 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
     V, J, pivots = lanes(view(work[0])), lanes(view(work[2])), lanes(view(work[3]))
     scales, S = lanes(lengths), lanes(state)
     factors = J, pivots, view(work[8]), lower
-    atol, rtol, xtol, precision, relative, least, slowest = tolerances
+    atol, rtol, xtol, relative, least, slowest = tolerances
     user = shape, given
     outputs = x, F_out, status, norms, counts
     waiting, idle = ZERO, ALL
@@ -145,18 +138,9 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
             good, fast = _step(call, user, numbers, V, S, factors, updates, running, slowest)
             rejected = running & ~good
             if updates == 0 and rejected != 0:
-                taken, finite = steps.backtrack(call, user, numbers, V, S, factors, rejected)
-                failed = rejected & ~taken
-                if failed != 0:
-                    lost = failed & steps.is_far(V) if xtol > 0 else failed & 0
-                    _leave(outputs, state, who, lost)
-                    idle |= lost
-                    failed &= ~lost
-                    exhausted = steps.is_rounding(call, user, numbers, V, S, precision, failed)
-                    _finish(outputs, numbers, state, who, exhausted, STAGNATED)
-                    _finish(outputs, numbers, state, who, failed & finite & ~exhausted, LINE_SEARCH_FAILED)
-                    _leave(outputs, state, who, failed & ~finite & ~exhausted)
-                    idle |= failed
+                taken = steps.backtrack(call, user, numbers, V, S, factors, rejected)
+                _leave(outputs, state, who, rejected & ~taken)
+                idle |= rejected & ~taken
                 S[ERROR] = select(mask_of(taken), S[ERROR] * 0 + np.inf, S[ERROR])
                 good |= taken
                 fast &= ~taken
@@ -246,8 +230,7 @@ def _finish_steps(outputs, numbers, state, who, V, S, good, running, limit, xtol
     _finish(outputs, numbers, state, who, diverged, DIVERGED)
     ended |= diverged
     stagnated = running & ~ended & bits(S[SINCE] >= PATIENCE)
-    _leave(outputs, state, who, stagnated & far)  # from there a solve would not know how far it has come
-    _finish(outputs, numbers, state, who, stagnated & ~far, STAGNATED)
+    _leave(outputs, state, who, stagnated)
     ended |= stagnated
     last = good & ~ended & bits(S[STEPS] >= limit)
     _finish(outputs, numbers, state, who, last, ITERATION_LIMIT)

@@ -14,12 +14,11 @@ from implicitsolve.backends.numba._elimination import eliminate, finish, substit
 from implicitsolve.backends.numba._jit import apart, fma, inner
 from implicitsolve.backends.numba._lanes import bits, mask_of, select
 from implicitsolve.backends.numba._views import smaller
-from implicitsolve.globalize._line_search import LENGTHS, PROMISING, Backtracking
+from implicitsolve.globalize._line_search import Backtracking
 from implicitsolve.globalize._rules import MAX_AGE, SUFFICIENT_DECREASE
 from implicitsolve.linearize._difference_steps import TRUSTED
 from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, MOVED, NEAR
 from implicitsolve.nonlinear._certificate import FAR
-from implicitsolve.nonlinear._state import ROUNDING
 
 # As NumPy's integers: for each value of a Python integer Numba would compile a callee of its own.
 # REFERENCE: the larger of |x0| and the first step; PAIRS: where those of the updates begin.
@@ -250,107 +249,36 @@ def count(S, running):
 
 @inner
 def backtrack(call, user, numbers, V, S, factors, rejected):
-    """Shorten the Newton steps of the lanes `rejected`; return those that took one, and those with a finite trial.
+    """Shorten the Newton steps of the lanes `rejected`; return those that took one.
 
-    The tests and models are those of `implicitsolve.Backtracking`.
+    By the tests of `implicitsolve.Backtracking`, and its quadratic model of ||F||^2 / ||F(x)||^2 along a Newton step,
+    whose slope is -2.
     """
     apart()
     unit = 1 / measure(V, STEP, V[STEP, 0] * 0 + 1)[0]
     step = measure(V, STEP, unit)[1]
-    largest, now = measure(V, TRIAL_F, S[UNIT])
-    ratio = now / S[NORM]
-    seen = bits(ratio < np.inf)
-    rejected &= bits(step < np.inf)
-    natural = _correction(V, factors, unit)
-    good = rejected & bits((natural <= (9 / 16) * step) & (ratio < GROWTH**2))
-    accept(V, S, mask_of(good), largest, now)
-    active = rejected & ~good
-    first = _promising(V, unit, step, natural)
-    older = older_ratio = ratio * 0
-    length = older + 1
-    for _ in range(TRIALS):
+    active, length = rejected & bits(step < np.inf), step * 0 + 1
+    for trial in range(TRIALS):
         if active == 0:
             break
-        finite = ratio < np.inf
-        minimum = _minimum(length, ratio, older, older_ratio)
-        shorter = select(minimum < 0.5 * length, minimum, 0.5 * length)
-        shorter = select((shorter > 0.1 * length) & finite, shorter, 0.1 * length)
-        shorter, first = select(first > 0, first, shorter), first * 0
-        older, older_ratio = select(finite, length, older), select(finite, ratio, older_ratio)
-        length = shorter
-        for i in range(V.shape[1]):
-            V[TRIAL, i] = fma(length, V[STEP, i], V[X, i])
-        evaluate(call, user, numbers, TRIAL, TRIAL_F, active)
+        if trial > 0:
+            for i in range(V.shape[1]):
+                V[TRIAL, i] = fma(length, V[STEP, i], V[X, i])
+            evaluate(call, user, numbers, TRIAL, TRIAL_F, active)
+            count(S, active)
         largest, now = measure(V, TRIAL_F, S[UNIT])
-        ratio = now / S[NORM]
-        seen |= bits(ratio < np.inf)
-        enough = 1 - SUFFICIENT_DECREASE * length
-        good = active & bits(ratio <= enough * enough)
-        if active & ~good & bits(ratio < GROWTH**2) != 0:
-            enough = 1 - length / 4
-            natural = _correction(V, factors, unit)
-            good |= active & bits((natural <= enough * enough * step) & (ratio < GROWTH**2))
-        count(S, active)
+        ratio, enough, natural = now / S[NORM], 1 - SUFFICIENT_DECREASE * length, 1 - length / 4
+        for i in range(V.shape[1]):
+            V[SCRATCH, i] = V[TRIAL_F, i]
+        divide(factors, V[SCRATCH])
+        is_shorter = (measure(V, SCRATCH, unit)[1] <= natural * natural * step) & (ratio < GROWTH**2)
+        good = active & bits((ratio <= enough * enough) | is_shorter)
         accept(V, S, mask_of(good), largest, now)
         active &= ~good
-    return rejected & ~active, seen & rejected
-
-
-@inner
-def _correction(V, factors, unit):
-    """Put J^-1 F of the trial points into row SCRATCH; return its sum of squares in units of 1 / `unit`."""
-    for i in range(V.shape[1]):
-        V[SCRATCH, i] = V[TRIAL_F, i]
-    divide(factors, V[SCRATCH])
-    return measure(V, SCRATCH, unit)[1]
-
-
-@inner
-def _promising(V, unit, step, natural):
-    """First length by the model of ||J^-1 F|| along the step, where that predicts a large reduction, else 0.
-
-    `step` and `natural` are the squares of the step and of J^-1 F at its end, which is in row SCRATCH.
-    """
-    apart()
-    product = step * 0
-    for i in range(V.shape[1]):
-        product = fma(V[STEP, i] * unit, V[SCRATCH, i] * unit, product)
-    best, length = step * PROMISING**2, step * 0
-    for i in range(LENGTHS.size):
-        square, rest = LENGTHS[i] * LENGTHS[i], 1 - LENGTHS[i]
-        value = rest * rest * step - 2 * rest * square * product + square * square * natural
-        is_better = value < best
-        best, length = select(is_better, value, best), select(is_better, length * 0 + LENGTHS[i], length)
-    return length
-
-
-@inner
-def is_rounding(call, user, numbers, V, S, precision, running):
-    """Where F(x) is no larger than half of its change between neighbouring floating-point numbers."""
-    apart()
-    for i in range(V.shape[1]):
-        V[TRIAL, i] = V[X, i] + V[X, i] * (precision if i % 2 == 0 else -precision)
-    evaluate(call, user, numbers, TRIAL, TRIAL_F, running)
-    count(S, running)
-    for i in range(V.shape[1]):
-        V[TRIAL_F, i] -= V[F, i]
-    return running & bits(measure(V, TRIAL_F, S[UNIT])[1] >= ROUNDING**2 * S[NORM])
-
-
-@inner
-def _minimum(length, ratio, older, older_ratio):
-    """Minimum of the quadratic, then cubic model of ||F||^2 / ||F(x)||^2 along a Newton step, whose slope is -2."""
-    apart()
-    below = ratio - 1 + 2 * length
-    parabola = select(below > 0, length * length / below, length)
-    a = below / (length * length)
-    b = (older_ratio - 1 + 2 * older) / (older * older)
-    cubic = (a - b) / (length - older)
-    quadratic = (length * b - older * a) / (length - older)
-    root = quadratic * quadratic + 6 * cubic
-    curve = select(root >= 0, (np.sqrt(root) - quadratic) / (3 * cubic), 0.5 * length)
-    flat = select(quadratic > 0, 1 / quadratic, length)
-    return select(older > 0, select((cubic < 0) | (cubic > 0), curve, flat), parabola)
+        shorter = length * length / (ratio - 1 + 2 * length)
+        shorter = select(shorter < 0.5 * length, shorter, 0.5 * length)
+        length = select((shorter > 0.1 * length) & (ratio < np.inf), shorter, 0.1 * length)
+    return rejected & ~active & bits(step < np.inf)
 
 
 # Block LU of the matrices in all lanes, with row interchanges inside the diagonal blocks, in place. ``pivots[t, r]`` is

@@ -158,10 +158,10 @@ def _lstm(numbers, shape):
     states = tuple(numbers.states(*wide) for _ in range(2))
     y, chat, hhat = numbers.arguments(4, *shape), numbers.states(*shape), numbers.states(*shape)
     for out in ((), (FACTORS,)):
-        check(numbers, "lstm", "mix", products, x[:2], states, *out, factors=(5, *shape) if out else None)
+        check(numbers, "lstm", "value", products, x[:2], states, *out, factors=(5, *shape) if out else None)
         check(numbers, "lstm", "state", y, x, chat, *out, factors=(6, *shape) if out else None)
     mixing, gating = numbers.states(5, *shape), numbers.states(6, *shape)
-    check(numbers, "lstm", "push_mix", products, states, mixing)
+    check(numbers, "lstm", "push", products, states, mixing)
     check(numbers, "lstm", "push_state", y, chat, gating)
     check(numbers, "lstm", "pull_state", states[0], gating)
     check(numbers, "lstm", "pull_mix", hhat, chat, mixing)
@@ -193,14 +193,14 @@ def test_neighbours_in_their_own_places(numbers, places):
     products, states = ([numbers.states(B, other, k) for _ in range(2)] for _ in range(2))
     wide, sent = [numbers.states(B, other, 2 * k) for _ in range(2)], [numbers.states(*own) for _ in range(2)]
     x, hhat, chat = numbers.states(2, *own), numbers.states(*own), numbers.states(*own)
-    for kernel, function, near in (("mixture", "value", states), ("lstm", "mix", wide)):
+    for kernel, function, near in (("mixture", "value", states), ("lstm", "value", wide)):
         check(numbers, kernel, function, products, x, near, None, distances)
         count = 3 if kernel == "mixture" else 5
         check(numbers, kernel, function, products, x, near, FACTORS, distances, factors=(count, *own))
     mixing = numbers.states(5, *own)
     check(numbers, "mixture", "push", products, states, mixing[:3], distances)
     check(numbers, "mixture", "gather", sent, hhat, mixing[:3], distances, other)
-    check(numbers, "lstm", "push_mix", products, wide, mixing, distances)
+    check(numbers, "lstm", "push", products, wide, mixing, distances)
     check(numbers, "lstm", "gather", sent, hhat, chat, mixing, distances, other)
     check(numbers, "rnn", "value", "tanh", products, x[0], FACTORS, distances, factors=(1, *own))
     check(numbers, "rnn", "push", products, mixing[:1], distances)

@@ -112,9 +112,9 @@ def everything(make, n, k, m, select):
     found += [gru.push_reset(y, hhat, factors), gru.push_blend(make(n, k), y, hhat, factors)]
     found += [gru.pull_blend(w, factors), *gru.pull_reset(make(n, k), w, factors)]
     states, mixing, gating = (make(n, 2 * k), make(n, 2 * k)), make(5, n, k), make(6, n, k)
-    found += [*lstm.mix(new(2), make(2, n, k), states), *lstm.mix(new(2), make(2, n, k), states, mixing), mixing]
+    found += [*lstm.value(new(2), make(2, n, k), states), *lstm.value(new(2), make(2, n, k), states, mixing), mixing]
     found += [lstm.state(make(4, n, k), make(4, n, k), hhat), lstm.state(make(4, n, k), make(4, n, k), hhat, gating)]
-    found += [gating, *lstm.push_mix(new(2), states, mixing), lstm.push_state(make(4, n, k), hhat, gating)]
+    found += [gating, *lstm.push(new(2), states, mixing), lstm.push_state(make(4, n, k), hhat, gating)]
     found += [*lstm.pull_state(make(n, 2 * k), gating), *lstm.pull_mix(hhat, w, mixing)]
     found += [*lstm.share(new(2), hhat, w, mixing)]
     for name in ("tanh", "logistic", "relu", "identity"):
