@@ -86,7 +86,7 @@ class Cell(ByFields, ABC):
         return contiguous(self.Us)
 
     @cached_property
-    def merged(self) -> Array:
+    def wide_weights(self) -> Array:
         """The neighbours' weights side by side, (k, m k)."""
         return join_sides(self.Us)
 
@@ -128,7 +128,7 @@ class Cell(ByFields, ABC):
     def products(self, states: Arrays, extra: Array | None = None) -> list[Array]:
         """Each neighbour's state times its weights, plus its part of `extra` where there is one."""
         hidden = {id(state): self.hidden(state) for state in states}  # one view of one array
-        found = self.each_times([hidden[id(state)] for state in states], self.by_columns, lambda: self.merged)
+        found = self.each_times([hidden[id(state)] for state in states], self.by_columns, lambda: self.wide_weights)
         if extra is not None:
             for j, product in enumerate(found[: extra.shape[0]]):
                 product += extra[j, ...]

@@ -115,10 +115,6 @@ def diagonal_gru(
         ``method=CausalNewton()`` solves for all positions in parallel; `NewtonKrylov` takes one Krylov iteration per
         step, since J offers its exact inverse. The adjoint system of `pull_back` is one scan backwards in any case.
 
-    See Also
-    --------
-    diagonal_lstm : with 2 x 2 blocks.
-
     Notes
     -----
     The solution exists and is unique, and n Newton steps of full length make the first n states exact, whatever the
@@ -150,10 +146,9 @@ def diagonal_gru(
     >>> gradients["Uz"].shape, gradients["h0"].shape
     ((4,), (4,))
     """
-    caller = "diagonal_gru"
-    parameters = read_parameters(caller, params, inputs, DiagonalGRUCell.shapes, size="b")
+    parameters = read_parameters("diagonal_gru", params, inputs, DiagonalGRUCell.shapes, size="b")
     cell = DiagonalGRUCell.of(parameters, (-1,))
-    return build(caller, cell, parameters, inputs, lengths, before={"h0": h0}, after={}).problem()
+    return build("diagonal_gru", cell, parameters, inputs, lengths, before={"h0": h0}, after={}).problem()
 
 
 def diagonal_lstm(
@@ -191,10 +186,6 @@ def diagonal_lstm(
     Problem
         As of `diagonal_gru`, with the boundary states "h0" and "c0".
 
-    See Also
-    --------
-    diagonal_gru : with diagonal blocks; what both have in common.
-
     Notes
     -----
     As of `diagonal_gru`; construction takes 8 N d k operations, and a linearization holds 9 N k numbers.
@@ -210,10 +201,9 @@ def diagonal_lstm(
     >>> result.x.shape, result.success
     ((3, 500, 8), array([ True,  True,  True]))
     """
-    caller = "diagonal_lstm"
-    parameters = read_parameters(caller, params, inputs, DiagonalLSTMCell.shapes, size="bi")
-    cell = DiagonalLSTMCell.of(parameters, (-1,))
-    return build(caller, cell, parameters, inputs, lengths, before={"h0": h0, "c0": c0}, after={}).problem()
+    parameters = read_parameters("diagonal_lstm", params, inputs, DiagonalLSTMCell.shapes, size="bi")
+    cell, before = DiagonalLSTMCell.of(parameters, (-1,)), {"h0": h0, "c0": c0}
+    return build("diagonal_lstm", cell, parameters, inputs, lengths, before=before, after={}).problem()
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,11 +212,16 @@ class DiagonalCell(AffineCell):
 
     is_diagonal = True
     parts: ClassVar[int]  # p
+    count: ClassVar[int]  # of the factors
 
     @cached_property
     def size(self) -> int:
         """Numbers in a state, p k."""
         return self.parts * self.factor_size
+
+    @property
+    def factor_count(self) -> int:
+        return self.count
 
     @property
     def takes_sequences(self) -> bool:
@@ -280,8 +275,7 @@ class DiagonalCell(AffineCell):
     def blocks(self, factors: Array) -> Array:
         xp, p, k = array_namespace(factors), self.parts, self.factor_size
         eye = identity(xp.empty((k, k), dtype=factors.dtype, device=factors.device))
-        diagonals = [along(factors[j, ...]) * eye for j in range(p * p)]
-        rows = [xp.concat(diagonals[i * p : (i + 1) * p], axis=-1) for i in range(p)]
+        rows = [xp.concat([along(factors[i * p + j, ...]) * eye for j in range(p)], axis=-1) for i in range(p)]
         return xp.expand_dims(xp.concat(rows, axis=-2), axis=0)
 
     def step(self, x: Arrays, previous: Array) -> Array:
@@ -294,11 +288,7 @@ class DiagonalGRUCell(DiagonalCell):
 
     name = "diagonal_gru"
     suffixes = ("z", "r", "")
-    parts = 1
-
-    @property
-    def factor_count(self) -> int:
-        return 5
+    parts, count = 1, 5
 
     def evaluate(self, x: Array, state: Array, factors: Factors) -> Array:
         u, h, tanh = self.weights, state, array_namespace(x).tanh
@@ -308,8 +298,8 @@ class DiagonalGRUCell(DiagonalCell):
             z = 1.0 - keep
             of_z, of_candidate = z * keep * (candidate - h), z * (1.0 - candidate * candidate)
             of_r = of_candidate * (1.0 - r) * (r * h) * u[2, :]
-            factors[0, ...] = keep + of_z * u[0, :] + of_r * u[1, :] + of_candidate * r * u[2, :]
-            for j, factor in enumerate((of_z, of_r, of_candidate, r), start=1):
+            of_h = keep + of_z * u[0, :] + of_r * u[1, :] + of_candidate * r * u[2, :]
+            for j, factor in enumerate((of_h, of_z, of_r, of_candidate, r)):
                 factors[j, ...] = factor
         return candidate + keep * (h - candidate)
 
@@ -320,8 +310,7 @@ class DiagonalGRUCell(DiagonalCell):
         return [factors[j, ...] * w for j in range(1, 4)]
 
     def states(self, neighbours: Arrays, factors: Array) -> list[Array]:
-        (h,) = neighbours
-        return [h, h, factors[4, ...] * h]
+        return [*neighbours, *neighbours, factors[4, ...] * neighbours[0]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,11 +319,7 @@ class DiagonalLSTMCell(DiagonalCell):
 
     name = "diagonal_lstm"
     suffixes = ("i", "f", "g", "o")
-    parts = 2
-
-    @property
-    def factor_count(self) -> int:
-        return 9
+    parts, count = 2, 9
 
     def evaluate(self, x: Array, state: Array, factors: Factors) -> Array:
         xp, u, k = array_namespace(x), self.weights, self.factor_size
@@ -347,8 +332,7 @@ class DiagonalLSTMCell(DiagonalCell):
             slopes = i * (1.0 - i) * g, f * (1.0 - f) * c, i * (1.0 - g * g)
             of_o, of_c = o * (1.0 - o) * t, o * (1.0 - t * t)
             dc_dh = slopes[0] * u[0, :] + slopes[1] * u[1, :] + slopes[2] * u[2, :]
-            all_factors = of_c * dc_dh + of_o * u[3, :], of_c * f, dc_dh, f, *slopes, of_o, of_c
-            for j, factor in enumerate(all_factors):
+            for j, factor in enumerate((of_c * dc_dh + of_o * u[3, :], of_c * f, dc_dh, f, *slopes, of_o, of_c)):
                 factors[j, ...] = factor
         return xp.concat([o * t, following], axis=-1)
 

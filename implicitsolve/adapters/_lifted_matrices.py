@@ -253,8 +253,7 @@ def _check_sparse(caller: str, name: str, value: Any, like: Array, copy: bool) -
         raise TypeError(f"{caller}: `{name}` must not be sparse, since the inputs are not a NumPy array")
     if value.dtype != like.dtype:
         raise TypeError(f"{caller}: `{name}` must have the dtype of the inputs, {like.dtype}, got {value.dtype}")
-    keeps_blocks = value.format == "bsr" and value.blocksize != (1, 1)
-    form = scipy.sparse.bsr_array if keeps_blocks else scipy.sparse.csr_array
+    form = scipy.sparse.bsr_array if value.format == "bsr" and value.blocksize != (1, 1) else scipy.sparse.csr_array
     found = form(value, copy=copy)
     if not found.has_canonical_format:
         found = found if copy else form(value, copy=True)

@@ -197,11 +197,11 @@ class EvenOdd:
         norm: Any = stop.norm
         if not callable(norm):
             return stop
-        return replace(stop, norm=lambda F: norm(self.padded(F, 0)))
+        return replace(stop, norm=lambda F: norm(self.pad(F, 0)))
 
     def monitor(self, monitor: Monitor) -> Monitor:
         """A monitor that shows all blocks."""
-        return mapped(monitor, lambda x, F: (expand(self.whole, x), self.padded(F, self.axis)))
+        return mapped(monitor, lambda x, F: (expand(self.whole, x), self.pad(F, self.axis)))
 
     def _remember(self, e: Array, eliminated: Array) -> None:
         """Keep the eliminated blocks of the latest points, mostly the solutions, on the way back from `root`."""
@@ -225,7 +225,7 @@ class EvenOdd:
         eliminated = self.latest[0][1][self._own] if is_known else self.halves.eliminated.apply(e)
         return merge(eliminated, e, self.axis), not is_known
 
-    def padded(self, R: Array, axis: int) -> Array:
+    def pad(self, R: Array, axis: int) -> Array:
         """The residual of all blocks."""
         xp = array_namespace(R)
         shape = list(R.shape)

@@ -72,7 +72,7 @@ class Norms:
 
     def __init__(self, *arrays: Array, numbers: HostArray | None = None) -> None:
         self.arrays = arrays
-        self._numbers = numbers  # what `_measured` returns
+        self._numbers = numbers  # what `_measurements` returns
 
     def two(self, i: int) -> HostArray:
         """Euclidean norms of the rows of the i-th array; see `norm2`."""
@@ -80,7 +80,7 @@ class Norms:
         if isinstance(x, np.ndarray):
             return norm2(x)
         with np.errstate(all="ignore"):
-            plain, largest = np.sqrt(self._measured()[:, 2 * i]), self.largest(i)
+            plain, largest = np.sqrt(self._measurements()[:, 2 * i]), self.largest(i)
             usable = (largest > 0) & np.isfinite(largest)
             is_certain = ~usable | is_safe(plain, array_namespace(x), x.dtype)
             return np.where(usable, plain, largest) if is_certain.all() else _scaled_norm2(x, largest)
@@ -88,9 +88,9 @@ class Norms:
     def largest(self, i: int, rows: slice | Indices = slice(None)) -> HostArray:
         """Largest magnitudes of the rows, or some of them, of the i-th array; see `norm_max`."""
         x = self.arrays[i]
-        return norm_max(x[rows]) if isinstance(x, np.ndarray) else self._measured()[rows, 2 * i + 1].copy()
+        return norm_max(x[rows]) if isinstance(x, np.ndarray) else self._measurements()[rows, 2 * i + 1].copy()
 
-    def _measured(self) -> HostArray:
+    def _measurements(self) -> HostArray:
         """Sums of squares and largest magnitudes of each array's rows, (B, 2 * arrays)."""
         if self._numbers is None:
             x = max(self.arrays, key=lambda x: x.shape[1])

@@ -122,7 +122,7 @@ class Vectors:
     # The steps of Anderson's method
 
     @staticmethod
-    def mixed(x: Array, image: Array, a: Array, rows: Array) -> tuple[Array, Array]:
+    def mix(x: Array, image: Array, a: Array, rows: Array) -> tuple[Array, Array]:
         """The step -image - sum_i a_i rows_i, and the point x that it leads to."""
         step = -image - Vectors.combine(a, rows)
         return step, x + step

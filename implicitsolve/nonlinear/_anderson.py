@@ -163,7 +163,7 @@ class AndersonLoop(FixedPointLoop[_AndersonState]):
         if chosen is None:
             return -image, state.x - image
         if state.history.places is None:
-            return state.history.work.mixed(state.x, image, *chosen)
+            return state.history.work.mix(state.x, image, *chosen)
         step = -image - state.history.combined(*chosen)
         return step, state.x + step
 

@@ -69,7 +69,7 @@ class Halved(NonlinearMethod):
         x, costs = reduced.merge_whole(half.unflatten(solution.x))
         if costs:
             whole.tally.add("residuals")
-        x, F = whole.flatten(x), whole.flatten(reduced.padded(half.unflatten(solution.F), reduced.axis))
+        x, F = whole.flatten(x), whole.flatten(reduced.pad(half.unflatten(solution.F), reduced.axis))
         finite = np.isfinite(norm_max(x))
         if not finite.all():  # which the kept blocks need not notice
             shown = from_host(np.where(finite, 0.0, np.nan), x)[:, None]

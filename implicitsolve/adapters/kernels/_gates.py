@@ -15,6 +15,7 @@ The layers' definitions are in the adapters; a gate is 1/(1 + exp(y)), which is 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from functools import reduce
 from typing import ClassVar, TypeAlias
@@ -119,9 +120,7 @@ class GRU:
     @staticmethod
     def push_reset(y: Array, dhhat: Array, factors: Array) -> Array:
         """Return d(r*hhat) for the products y (2, n, k) of dhhat; the first of them stays."""
-        product = factors[1, ...] * dhhat
-        product += factors[3, ...] * y[1, ...]
-        return product
+        return factors[1, ...] * dhhat + factors[3, ...] * y[1, ...]
 
     @staticmethod
     def push_blend(y: Array, gates: Array, dhhat: Array, factors: Array) -> Array:
@@ -276,10 +275,7 @@ def near(parts: Arrays, distances: Distances, length: int) -> Arrays:
 
 def total(parts: Arrays) -> Array:
     """The sum, in the first of the parts."""
-    first = parts[0]
-    for part in parts[1:]:
-        first += part
-    return first
+    return reduce(operator.iadd, parts)
 
 
 def gate(y: Array) -> Array:

@@ -38,7 +38,7 @@ class Vectors(Reference):
         b, count, N = rows.shape
         partial = cupy.empty((b, parts, count), v.dtype)
         launch_for("project", parts * b, N, v, (*_rows(rows), count, v, stride_of(v), partial, N, parts), TILE * WARP)
-        return partial[:, 0, :] if parts == 1 else summed(partial)
+        return sum_parts(partial)
 
     @staticmethod
     def dot(a: Any, b: Any) -> Any:
@@ -102,7 +102,7 @@ class Vectors(Reference):
         return partial.reshape(b, 2 * count)
 
     @staticmethod
-    def mixed(x: Any, image: Any, a: Any, rows: Any) -> tuple[Any, Any]:
+    def mix(x: Any, image: Any, a: Any, rows: Any) -> tuple[Any, Any]:
         x, image, a, rows = cupy.ascontiguousarray(x), cupy.ascontiguousarray(image), dense(a), dense(rows)
         step, point, count, N = cupy.empty_like(x), cupy.empty_like(x), rows.shape[1], x.shape[1]
         elementwise("mixed", x, (x, image, a, stride_of(a), *_rows(rows), count, step, point, N, x.size))
@@ -115,7 +115,7 @@ class Vectors(Reference):
         partial = cupy.empty((b, parts, m + 1), F.dtype)
         arguments = (dF, dg, *strides(dF)[:2], j, m, column, image, F, partial, N, parts)
         launch_for("remember", parts * b, N, F, arguments, TILE * WARP)
-        return partial[:, 0, :] if parts == 1 else summed(partial)
+        return sum_parts(partial)
 
     @staticmethod
     def advance(dF: Any, dg: Any, j: int, m: int, *arrays: Any) -> Any:
@@ -183,9 +183,11 @@ def _run(file: str, name: str, like: Any, blocks: int, threads: int, arguments: 
     launch(file, name, blocks, threads, arguments, shared * dtype.itemsize, CHUNK=CHUNK)
 
 
-def summed(partial: Any) -> Any:
+def sum_parts(partial: Any) -> Any:
     """The sums of partial sums (b, parts, count)."""
     b, parts, count = partial.shape
+    if parts == 1:
+        return partial[:, 0, :]
     sums = cupy.empty((b, count), partial.dtype)
     launch_for("add_up", b, 128 * max(count, 1), partial, (partial, sums, parts, count), 0)
     return sums
@@ -216,7 +218,7 @@ def rank_one(z: Any, w: Any, amount: Any, following: Any) -> Any:
     launch_for("rank_one", parts * b, N, z, (*vectors, partial, N, parts), TILE * WARP)
     if following is None:
         return None
-    return partial[:, 0, :] if parts == 1 else summed(partial)
+    return sum_parts(partial)
 
 
 def _supports(like: Any, **sizes: Any) -> bool:

@@ -89,17 +89,17 @@ def llvm(builder: Code, name: str, *values: Code) -> Code:
 def fma(typing_context: Code, a: Code, b: Code, c: Code) -> Code:
     """``a * b + c`` for three numbers of one type, or lanes, in one instruction where the processor has it."""
 
-    def fused(builder: Code, *values: Code) -> Code:
+    def fuse(builder: Code, *values: Code) -> Code:
         return llvm(builder, "fmuladd", *values)
 
     def real(context: Code, builder: Code, signature: Code, values: Code) -> Code:
-        return fused(builder, *values)
+        return fuse(builder, *values)
 
     def complex_(context: Code, builder: Code, signature: Code, values: Code) -> Code:
         x, y, z = (context.make_complex(builder, a, value=value) for value in values)
         out = context.make_complex(builder, a)
-        out.real = fused(builder, builder.fneg(x.imag), y.imag, fused(builder, x.real, y.real, z.real))
-        out.imag = fused(builder, x.imag, y.real, fused(builder, x.real, y.imag, z.imag))
+        out.real = fuse(builder, builder.fneg(x.imag), y.imag, fuse(builder, x.real, y.real, z.real))
+        out.imag = fuse(builder, x.imag, y.real, fuse(builder, x.real, y.imag, z.imag))
         return out._getvalue()
 
     return a(a, a, a), complex_ if isinstance(a, types.Complex) else real

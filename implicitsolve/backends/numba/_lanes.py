@@ -28,7 +28,7 @@ LANES = 16  # doubles in two of the widest registers: while one result is waited
 LINE = 64  # bytes of a cache line, which no vector should cross
 
 
-def aligned(shape: tuple[int, ...], dtype: Any) -> HostArray:
+def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> HostArray:
     """Zeros of `shape` and one axis more, the lanes."""
     size = math.prod(shape) * LANES * np.dtype(dtype).itemsize
     raw = np.zeros(size + LINE, np.uint8)

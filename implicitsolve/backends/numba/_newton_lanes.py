@@ -15,35 +15,37 @@ import numpy as np
 
 from implicitsolve.backends.numba import _newton_steps as steps
 from implicitsolve.backends.numba._jit import ZERO, apart, inner, kernel
-from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
+from implicitsolve.backends.numba._lanes import LANES, aligned_zeros, bits, lanes, mask_of, select
 from implicitsolve.backends.numba._newton_steps import factor
 from implicitsolve.backends.numba._views import smaller, view
 from implicitsolve.globalize import _rules
 from implicitsolve.globalize._rules import BLOWN_UP, MAX_AGE, NEW_BEST, PATIENCE
+from implicitsolve.nonlinear._accuracy import MOVED
+from implicitsolve.nonlinear._certificate import FAR
 from implicitsolve.status import Status
 
-CONVERGED, NONFINITE, ITERATION_LIMIT, DIVERGED = np.asarray(
-    [Status.CONVERGED, Status.NONFINITE, Status.ITERATION_LIMIT, Status.DIVERGED]
+RUNNING, CONVERGED, NONFINITE, ITERATION_LIMIT, DIVERGED = np.asarray(
+    [Status.RUNNING, Status.CONVERGED, Status.NONFINITE, Status.ITERATION_LIMIT, Status.DIVERGED]
 )  # as NumPy's integers, as in `_newton_steps`
 X, F, TRIAL, TRIAL_F, STEP, PAIRS = steps.X, steps.F, steps.TRIAL, steps.TRIAL_F, steps.STEP, steps.PAIRS
-REFERENCE = steps.REFERENCE
-FLOOR, GUESS = steps.FLOOR, steps.GUESS
+REFERENCE, FLOOR, GUESS, STEPS, EVALUATIONS = (
+    steps.REFERENCE, steps.FLOOR, steps.GUESS, steps.STEPS, steps.EVALUATIONS,
+)  # fmt: skip
 TARGET, UNIT, START, NORM, MEASURE, FIRST = (
     steps.TARGET, steps.UNIT, steps.START, steps.NORM, steps.MEASURE, steps.FIRST,
 )  # fmt: skip
-BEST, SINCE, RATE, STEPS, EVALUATIONS = steps.BEST, steps.SINCE, steps.RATE, steps.STEPS, steps.EVALUATIONS
-ERROR, ANCHOR, WAY = steps.ERROR, steps.ANCHOR, steps.WAY
+BEST, SINCE, RATE, ERROR, ANCHOR, WAY = steps.BEST, steps.SINCE, steps.RATE, steps.ERROR, steps.ANCHOR, steps.WAY
 ALL = np.int64(2**LANES - 1)
 is_fast, largest_ratio = inner(_rules.is_fast), inner(_rules.largest_ratio)
 
 
 def workspace(T, k, lower, upper, parameters, dtype):
     """Arrays for one call of `solve`. The caller owns them."""
-    V = aligned((steps.VECTORS, T * k), dtype)
+    V = aligned_zeros((steps.VECTORS, T * k), dtype)
     V[steps.F] = np.nan  # not zero where a residual writes nothing
     sizes = (T, lower + upper + 1, k, k), (T, k), (2, k), (steps.STATES,), (parameters,)
     reach = np.minimum(np.arange(T) + upper, T - 1)  # last block column of each block row
-    others = tuple(aligned(size, dtype) for size in sizes)
+    others = tuple(aligned_zeros(size, dtype) for size in sizes)
     return (V, V.reshape((len(V), -1)), *others, np.zeros(LANES, np.int64), reach)
 
 
@@ -133,19 +135,20 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
             steps.direction(V, factors, updates)
             if updates == 0:
                 running, singular = steps.learn(V, scales, relative, running)
-                _leave(outputs, state, who, singular)
+                _finish(outputs, numbers, state, who, singular, RUNNING)
                 idle |= singular
             good, fast = _step(call, user, numbers, V, S, factors, updates, running, slowest)
             rejected = running & ~good
             if updates == 0 and rejected != 0:
                 taken = steps.backtrack(call, user, numbers, V, S, factors, rejected)
-                _leave(outputs, state, who, rejected & ~taken)
+                _finish(outputs, numbers, state, who, rejected & ~taken, RUNNING)
                 idle |= rejected & ~taken
                 S[ERROR] = select(mask_of(taken), S[ERROR] * 0 + np.inf, S[ERROR])
                 good |= taken
                 fast &= ~taken
             if updates > 0:
-                distrusted = good & steps.is_distrusted(S, xtol)
+                is_stale = (S[ANCHOR] > 0) & (S[WAY] > MOVED * S[ANCHOR])  # by a J that was assembled far from x
+                distrusted = good & bits((S[ERROR] <= xtol) & is_stale)
                 S[ERROR] = select(mask_of(distrusted), S[ERROR] * 0 + np.inf, S[ERROR])
                 fast &= ~distrusted
             idle |= _finish_steps(outputs, numbers, state, who, V, S, good, running & ~idle, limit, xtol)
@@ -207,7 +210,7 @@ def _step(call, user, numbers, V, S, factors, updates, running, slowest):
     fast = is_fast(rate, S[RATE] if updates > 1 else rate, slowest)
     S[RATE] = rate
     S[WAY] += steps.measure(V, STEP, S[UNIT])[0]
-    steps.count(S, running)
+    S[EVALUATIONS] = select(mask_of(running), S[EVALUATIONS] + 1, S[EVALUATIONS])
     S[ERROR] = select(is_good, steps.error_of(V, factors, rate, running), S[ERROR])
     steps.accept(V, S, is_good, largest, norm)
     return bits(is_good), bits(fast)
@@ -222,15 +225,16 @@ def _finish_steps(outputs, numbers, state, who, V, S, good, running, limit, xtol
     S[BEST] = select(is_best, S[MEASURE], S[BEST])
     S[SINCE] = select(is_best, S[SINCE] * 0, select(mask, S[SINCE] + 1, S[SINCE]))
     ended = good & bits((S[MEASURE] <= S[TARGET]) | (S[MEASURE] == 0) | (S[ERROR] <= xtol))
-    far = running & steps.is_far(V) if xtol > 0 else running & 0
+    largest, most = steps.largest_of(V, X)
+    far = running & bits(largest > FAR * most) if xtol > 0 else running & 0
     lost = ended & far  # perhaps to where F vanishes at infinity
-    _leave(outputs, state, who, lost)
+    _finish(outputs, numbers, state, who, lost, RUNNING)
     _finish(outputs, numbers, state, who, ended & ~lost, CONVERGED)
     diverged = running & ~ended & bits(S[NORM] > BLOWN_UP**2 * S[START])
     _finish(outputs, numbers, state, who, diverged, DIVERGED)
     ended |= diverged
     stagnated = running & ~ended & bits(S[SINCE] >= PATIENCE)
-    _leave(outputs, state, who, stagnated)
+    _finish(outputs, numbers, state, who, stagnated, RUNNING)
     ended |= stagnated
     last = good & ~ended & bits(S[STEPS] >= limit)
     _finish(outputs, numbers, state, who, last, ITERATION_LIMIT)
@@ -239,7 +243,7 @@ def _finish_steps(outputs, numbers, state, who, V, S, good, running, limit, xtol
 
 @inner
 def _finish(outputs, numbers, state, who, ended, code):
-    """Write out the systems in the lanes `ended`."""
+    """Write out the systems in the lanes `ended`; with code RUNNING what they have cost, and they stay as they were."""
     apart()
     if ended == 0:
         return
@@ -247,17 +251,10 @@ def _finish(outputs, numbers, state, who, ended, code):
     for lane in range(LANES):
         if ended >> lane & 1:
             b = who[lane]
+            counts[b, 1] = int(state[EVALUATIONS, lane])
+            if code == RUNNING:
+                continue
             for i in range(x.shape[1]):
                 x[b, i], F_out[b, i] = numbers[X, i * LANES + lane], numbers[F, i * LANES + lane]
             status[b], norms[b, 0], norms[b, 1] = code, state[MEASURE, lane], state[FIRST, lane]
-            norms[b, 2] = state[ERROR, lane]
-            counts[b, 0], counts[b, 1] = int(state[STEPS, lane]), int(state[EVALUATIONS, lane])
-
-
-@inner
-def _leave(outputs, state, who, left):
-    """Note what the systems in the lanes `left` have cost; they stay as they were."""
-    apart()
-    for lane in range(LANES):
-        if left >> lane & 1:
-            outputs[4][who[lane], 1] = int(state[EVALUATIONS, lane])
+            norms[b, 2], counts[b, 0] = state[ERROR, lane], int(state[STEPS, lane])

@@ -17,8 +17,7 @@ from implicitsolve.backends.numba._views import smaller
 from implicitsolve.globalize._line_search import LENGTHS, PROMISING, Backtracking
 from implicitsolve.globalize._rules import MAX_AGE, SUFFICIENT_DECREASE
 from implicitsolve.linearize._difference_steps import TRUSTED
-from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, MOVED, NEAR
-from implicitsolve.nonlinear._certificate import FAR
+from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, NEAR
 
 # As NumPy's integers: for each value of a Python integer Numba would compile a callee of its own.
 # REFERENCE: the larger of |x0| and the first step; PAIRS: where those of the updates begin.
@@ -186,11 +185,8 @@ def error_of(V, factors, rate, running):
     factors predict; relative to each component, or what `plain_scales` has near zero.
     """
     apart()
-    most = largest = step = rate * 0
-    for i in range(V.shape[1]):
-        x, r = abs(V[TRIAL, i]), V[REFERENCE, i]
-        largest, most = select(x > largest, x, largest), select(r > most, r, most)
-    unit, k = largest / most, factors[0].shape[2]
+    largest, most = largest_of(V, TRIAL)
+    unit, k, step = largest / most, factors[0].shape[2], rate * 0
     for c in range(k):  # components share their units, and what errors are relative to, in row ARGUMENT
         x = r = rate * 0
         for i in range(c, V.shape[1], k):
@@ -216,19 +212,14 @@ def error_of(V, factors, rate, running):
 
 
 @inner
-def is_distrusted(S, xtol):
-    """Lanes that would end by a J that was assembled far from x."""
-    return bits((S[ERROR] <= xtol) & (S[ANCHOR] > 0) & (S[WAY] > MOVED * S[ANCHOR]))
-
-
-@inner
-def is_far(V):
-    """Lanes in which x is far beyond x0 and the first step."""
-    most = largest = V[X, 0] * 0
+def largest_of(V, row):
+    """Largest magnitudes in a row, and among x0 and the first step."""
+    apart()
+    most = largest = V[row, 0] * 0
     for i in range(V.shape[1]):
-        x, r = abs(V[X, i]), V[REFERENCE, i]
+        x, r = abs(V[row, i]), V[REFERENCE, i]
         largest, most = select(x > largest, x, largest), select(r > most, r, most)
-    return bits(largest > FAR * most)
+    return largest, most
 
 
 @inner
@@ -239,12 +230,6 @@ def accept(V, S, mask, largest, norm):
         V[F, i] = select(mask, V[TRIAL_F, i], V[F, i])
     S[NORM], S[MEASURE] = select(mask, norm, S[NORM]), select(mask, largest, S[MEASURE])
     S[STEPS] = select(mask, S[STEPS] + 1, S[STEPS])
-
-
-@inner
-def count(S, running):
-    """Count one evaluation of the lanes in `running`."""
-    S[EVALUATIONS] = select(mask_of(running), S[EVALUATIONS] + 1, S[EVALUATIONS])
 
 
 @inner
@@ -265,7 +250,7 @@ def backtrack(call, user, numbers, V, S, factors, rejected):
             for i in range(V.shape[1]):
                 V[TRIAL, i] = fma(length, V[STEP, i], V[X, i])
             evaluate(call, user, numbers, TRIAL, TRIAL_F, active)
-            count(S, active)
+            S[EVALUATIONS] = select(mask_of(active), S[EVALUATIONS] + 1, S[EVALUATIONS])
         largest, now = measure(V, TRIAL_F, S[UNIT])
         ratio, enough, natural = now / S[NORM], 1 - SUFFICIENT_DECREASE * length, 1 - length / 4
         for i in range(V.shape[1]):

@@ -119,8 +119,8 @@ def test_a_step_of_anderson_s_method(work, device, rng, precision):
     x, image = (rng.standard_normal((3, 150)).astype(precision) for _ in range(2))
     rows, d_rows = pair(device, rng, (3, 6, 150), precision)
     a, d_a = pair(device, rng, (3, 6), precision)
-    expected = REFERENCE.mixed(x, image, a, rows)
-    for actual, right in zip(work.mixed(device.asarray(x), device.asarray(image), d_a, d_rows), expected):
+    expected = REFERENCE.mix(x, image, a, rows)
+    for actual, right in zip(work.mix(device.asarray(x), device.asarray(image), d_a, d_rows), expected):
         close(actual, right, precision)
 
 

@@ -14,7 +14,7 @@ import numba
 from implicitsolve import BlockBanded, NonlinearStop, Status
 from implicitsolve.backends.numba import _newton, newton_batch
 from implicitsolve.backends.numba._jit import fma
-from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
+from implicitsolve.backends.numba._lanes import LANES, aligned_zeros, bits, lanes, mask_of, select
 from implicitsolve.backends.numba._newton_steps import divide, factor
 from implicitsolve.backends.numba._residual import Residual
 from implicitsolve.backends.numba._views import view
@@ -24,7 +24,7 @@ CELLS = BlockBanded(1, 1, 2)
 
 def in_lanes(values, dtype="float64"):
     """Values (..., LANES) in memory of that kind."""
-    out = aligned(np.shape(values)[:-1], dtype)
+    out = aligned_zeros(np.shape(values)[:-1], dtype)
     out[...] = values
     return out
 
@@ -99,7 +99,7 @@ def solve_in_lanes(blocks, pivots, reach, lower, x):
 def solve(blocks, lower, x):
     T, m, k = blocks.shape[:3]
     reach = np.minimum(np.arange(T) + m - 1 - lower, T - 1)
-    solve_in_lanes(blocks, aligned((T, k), "float64"), reach, lower, x)
+    solve_in_lanes(blocks, aligned_zeros((T, k), "float64"), reach, lower, x)
 
 
 def dense(blocks, lower):
