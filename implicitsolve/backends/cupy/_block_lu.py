@@ -31,7 +31,7 @@ class LaneFactors(Factors):
     constants: dict[str, int]
 
     @classmethod
-    def factor(cls, blocks: Any, lower: int, upper: int) -> LaneFactors:
+    def factor(cls, blocks, lower: int, upper: int) -> LaneFactors:
         """Factor blocks (B, T, m, k, k) in C order."""
         B, T, _, k, _ = blocks.shape
         F, order, found = cupy.empty_like(blocks), cupy.empty((B, T, k), cupy.uint8), cupy.empty((B, 2))
@@ -43,7 +43,7 @@ class LaneFactors(Factors):
         launch("block_lanes.cu", "block_lanes_factor", grid, WARP, arguments, shared, **constants, COLUMNS=1)
         return cls(F=F, order=order, found=found, constants=constants)
 
-    def _solve(self, b: Any, x: Any, adjoint: bool) -> None:
+    def _solve(self, b, x, adjoint: bool) -> None:
         B, T, k, K = b.shape
         columns, arguments = tile(K), (self.F, self.order, self.found, b, x, B, T, K, int(adjoint))
         grid = -(-B * lanes(k) // WARP), min(-(-K // columns), MOST_BLOCKS)
@@ -78,19 +78,19 @@ class ThreadFactors(Factors):
     constants: dict[str, int]
 
     @classmethod
-    def factor(cls, blocks: Any, lower: int, upper: int) -> ThreadFactors:
+    def factor(cls, blocks, lower: int, upper: int) -> ThreadFactors:
         """Factor blocks (B, T, m, k, k) in C order."""
         _, _, m, k, _ = blocks.shape
         numbers, constants = m * k * k, {"K": k, "LOWER": lower, "UPPER": upper}
         return cls._factor("block_threads", blocks, (m, k, k), max(32 // numbers, 1) * numbers | 1, **constants)
 
     @classmethod
-    def over_band(cls, blocks: Any) -> ThreadFactors:
+    def over_band(cls, blocks) -> ThreadFactors:
         """Factor blocks (B, T, 3, 1, 1) in C order, with row interchanges over the band."""
         return cls._factor("band", blocks, (4,), 31)
 
     @classmethod
-    def _factor(cls, source: str, blocks: Any, row: tuple[int, ...], room: int, **constants: int) -> ThreadFactors:
+    def _factor(cls, source: str, blocks, row: tuple[int, ...], room: int, **constants: int) -> ThreadFactors:
         """Factor by a source, with so many numbers for each row of the factors, and as many in shared memory."""
         B, T, _, k, _ = blocks.shape
         F, order, found = cupy.empty((T, *row, B), blocks.dtype), cupy.empty((T, B), cupy.uint8), cupy.empty((B, 2))
@@ -99,7 +99,7 @@ class ThreadFactors(Factors):
         room = PART // k * k | 1
         return cls(F=F, order=order, found=found, source=source, room=room, constants=constants)
 
-    def _solve(self, b: Any, x: Any, adjoint: bool) -> None:
+    def _solve(self, b, x, adjoint: bool) -> None:
         B, T, _, K = b.shape
         arguments, shared = (self.F, self.order, self.found, b, x, B, T, K, int(adjoint)), WARP * self.room * b.itemsize
         grid = -(-B // WARP), min(K, MOST_BLOCKS)
@@ -109,7 +109,7 @@ class ThreadFactors(Factors):
 LONGEST = {True: 1024, False: 64}  # chains of tiny blocks, and of others, that one thread or warp processes
 
 
-def block_lu(blocks: Any, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Any:
+def block_lu(blocks, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False):
     """Factor a batch (B, T, lower + upper + 1, k, k); see `implicitsolve.kernels`.
 
     Long block tridiagonal matrices, and those of large blocks, by cyclic reduction: as many steps as T has digits.
@@ -128,7 +128,7 @@ def block_lu(blocks: Any, lower: int, upper: int, *, pivoting: str = "block", ov
     return (ThreadFactors if is_tiny else LaneFactors).factor(blocks, lower, upper)
 
 
-def _supports(like: Any, *, block_size: int, lower: int, upper: int, **others: Any) -> bool:
+def _supports(like, *, block_size: int, lower: int, upper: int, **others) -> bool:
     if lower == upper == 1 and _cyclic_reduction.supports(like, block_size=block_size):
         return True
     sizes = block_size, lower, upper, like.dtype.itemsize

@@ -24,11 +24,11 @@ class Factors(StoredFactors):
     axes: ClassVar[dict[str, int]] = {"found": 0}
     found: Any
 
-    def __init__(self, found: Any, **arrays: Any) -> None:
+    def __init__(self, found, **arrays) -> None:
         singular, growth = found.get().T
         super().__init__(singular.astype(int), np.where(singular < 0, growth, np.inf), found=found, **arrays)
 
-    def solve(self, b: Any, adjoint: bool = False) -> Any:
+    def solve(self, b, adjoint: bool = False):
         """Return A^-1 b or A^-T b for b (B, T, k, K)."""
         b = cupy.ascontiguousarray(b)
         x = cupy.empty_like(b)
@@ -36,7 +36,7 @@ class Factors(StoredFactors):
             self._solve(b, x, adjoint)
         return x
 
-    def _solve(self, b: Any, x: Any, adjoint: bool) -> None:
+    def _solve(self, b, x, adjoint: bool) -> None:
         raise NotImplementedError
 
 
@@ -73,7 +73,7 @@ def kept_rows(T: int) -> int:
     return total
 
 
-def found_in(entries: Any, multipliers: Any, scale: Any) -> Any:
+def found_in(entries, multipliers, scale):
     """The array ``found`` of `Factors`; see ``cyclic_found.cu``."""
     B, T = entries.shape[:2]
     found, counts = cupy.empty((B, 2)), (x.size // (B * T) for x in (entries, multipliers, scale))
@@ -91,7 +91,7 @@ class CyclicFactors(Factors):
     order: Any
 
     @classmethod
-    def factor(cls, blocks: Any) -> CyclicFactors:
+    def factor(cls, blocks) -> CyclicFactors:
         """Factor blocks (B, T, 3, k, k) in C order."""
         B, T, _, k, _ = blocks.shape
         dtype, group, kept = blocks.dtype, lanes(k), kept_rows(T)
@@ -100,7 +100,7 @@ class CyclicFactors(Factors):
         entries, multipliers, scale = cupy.empty((B, T), dtype), cupy.zeros((B, T, 2), dtype), cupy.empty((B, T), dtype)
         store = 3 * k * k * dtype.itemsize
 
-        def run(function: str, grid: int, threads: int, *arguments: Any) -> None:
+        def run(function: str, grid: int, threads: int, *arguments) -> None:
             constants, shared = {"K": k, "GROUP": group, "COLUMNS": 1, "END_THREADS": THREADS}, threads // group * store
             launch("cyclic.cu", function, grid, threads, arguments, shared, **constants)
 
@@ -116,12 +116,12 @@ class CyclicFactors(Factors):
         found = found_in(entries, multipliers, scale)
         return cls(F=F, P=P, order=order, found=found)
 
-    def _solve(self, b: Any, x: Any, adjoint: bool) -> None:
+    def _solve(self, b, x, adjoint: bool) -> None:
         B, T, k, K = b.shape
         group, columns, kept = lanes(k), tile(K), self.P.shape[1]
         own = levels(T)
 
-        def run(function: str, grid: int, threads: int, *arguments: Any) -> None:
+        def run(function: str, grid: int, threads: int, *arguments) -> None:
             constants = {"K": k, "GROUP": group, "COLUMNS": columns, "END_THREADS": THREADS}
             arguments, shape = (self.F, self.P, self.order, *arguments), (grid, min(-(-K // columns), MOST_BLOCKS))
             launch("cyclic_solve.cu", function, shape, threads, arguments, **constants)
@@ -166,7 +166,7 @@ class LargeBlockFactors(Factors):
     levels: list[_Level]
 
     @classmethod
-    def factor(cls, blocks: Any) -> LargeBlockFactors:
+    def factor(cls, blocks) -> LargeBlockFactors:
         """Factor blocks (B, T, 3, k, k) in C order."""
         B, T, _, k, _ = blocks.shape
         dtype = blocks.dtype
@@ -192,7 +192,7 @@ class LargeBlockFactors(Factors):
         other.levels = [level.take(cupy.asarray(indices)) for level in self.levels]
         return other
 
-    def _solve(self, b: Any, x: Any, adjoint: bool) -> None:
+    def _solve(self, b, x, adjoint: bool) -> None:
         last = len(self.levels) - 1
         for i, level in enumerate(self.levels):
             right = b if i == 0 else x
@@ -220,7 +220,7 @@ class _Level:
     T: int
 
     @classmethod
-    def factor(cls, A: Any, stride: int, T: int, entries: Any, multipliers: Any) -> _Level:
+    def factor(cls, A, stride: int, T: int, entries, multipliers) -> _Level:
         """Eliminate the odd rows of A (B, rows, 3, k, k), or the only one."""
         B, rows, _, k, _ = A.shape
         odd = max(rows // 2, 1)
@@ -235,7 +235,7 @@ class _Level:
         level.triangle(UPPER, True, (W, W), (1, k), 2 * k, stacked, multipliers, 0)
         return level
 
-    def reduce(self, A: Any) -> Any:
+    def reduce(self, A):
         """The rows that stay."""
         B, rows, _, k, _ = A.shape
         even = rows - rows // 2
@@ -244,12 +244,12 @@ class _Level:
         launch("large_product.cu", "large_reduce", grid, THREADS, arguments, shared, COLUMNS=HEIGHT)
         return made
 
-    def divide(self, right: Any, x: Any, lower: int, adjoint: bool) -> None:
+    def divide(self, right, x, lower: int, adjoint: bool) -> None:
         """One triangle's solve for the eliminated rows of vectors (B, T, k, K)."""
         k, K = x.shape[2:]
         self.triangle(lower, adjoint, (right, x), (K, 1), K, (self.T, self.first, self.step, k * K))
 
-    def subtract(self, right: Any, x: Any, adjoint: bool, *, eliminated: bool) -> None:
+    def subtract(self, right, x, adjoint: bool, *, eliminated: bool) -> None:
         """Subtract from the rows that stay, or from the eliminated ones, what belongs to their neighbours."""
         B, T, k, K = x.shape
         odd = self.F.shape[1]
@@ -261,15 +261,7 @@ class _Level:
         launch("large_product.cu", "large_subtract", grid, THREADS, arguments, shared, COLUMNS=columns)
 
     def triangle(
-        self,
-        lower: int,
-        adjoint: bool,
-        right: Any,
-        steps: Any,
-        columns: int,
-        places: Any,
-        largest: Any = None,
-        slot: int = 0,
+        self, lower: int, adjoint: bool, right, steps, columns: int, places, largest=None, slot: int = 0
     ) -> None:
         """Solve with one of the triangles for (source, target); see ``large_solve.cu``."""
         k, itemsize = self.F.shape[2], self.F.dtype.itemsize
@@ -292,12 +284,12 @@ class _Level:
         """What a solve needs."""
         return {"F": self.F, "order": self.order, "V": self.V, "W": self.W}
 
-    def take(self, indices: Any) -> _Level:
+    def take(self, indices) -> _Level:
         """The level of some systems."""
         return replace(self, **{name: cupy.take(x, indices, axis=0) for name, x in self.arrays().items()})
 
 
-def _empty(A: Any, *shape: int) -> Any:
+def _empty(A, *shape: int):
     return cupy.empty((A.shape[0], *shape), A.dtype)
 
 
@@ -325,7 +317,7 @@ def _product_shared(columns: int, itemsize: int) -> int:
     return (HEIGHT * (PANEL + 1) + PANEL * (columns + 1)) * itemsize
 
 
-def cyclic_reduction(blocks: Any, *, overwrite: bool = False) -> Any:
+def cyclic_reduction(blocks, *, overwrite: bool = False):
     """Factor a batch (B, T, 3, k, k) of block tridiagonal matrices; see `implicitsolve.kernels`.
 
     Memory of the factors: 5 k^2 T numbers for each system.
@@ -336,7 +328,7 @@ def cyclic_reduction(blocks: Any, *, overwrite: bool = False) -> Any:
     return (CyclicFactors if small else LargeBlockFactors).factor(blocks)
 
 
-def supports(like: Any, *, block_size: int, **others: Any) -> bool:
+def supports(like, *, block_size: int, **others) -> bool:
     """Which blocks the kernels take."""
     return is_real(like) and fits(block_size, like.dtype.itemsize)
 

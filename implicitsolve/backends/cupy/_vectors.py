@@ -24,7 +24,7 @@ Reference: Any = kernels.vectors.reference
 ReferenceSteps: Any = bicgstab.reference
 
 
-def supports(like: Any, **sizes: Any) -> bool:
+def supports(like, **sizes) -> bool:
     """Real vectors that are not empty."""
     return is_real(like) and like.shape[-1] > 0
 
@@ -33,7 +33,7 @@ class Vectors(Reference):
     """See `implicitsolve.kernels`."""
 
     @staticmethod
-    def project(rows: Any, v: Any) -> Any:
+    def project(rows, v):
         rows, v, parts = dense(rows), dense(v), parts_of(v)
         b, count, N = rows.shape
         partial = cupy.empty((b, parts, count), v.dtype)
@@ -41,25 +41,25 @@ class Vectors(Reference):
         return sum_parts(partial)
 
     @staticmethod
-    def dot(a: Any, b: Any) -> Any:
+    def dot(a, b):
         return Vectors.project(a[:, None, :], b)
 
     @staticmethod
-    def combine(a: Any, rows: Any) -> Any:
+    def combine(a, rows):
         a, rows = dense(a), dense(rows)
         (b, count, N), out = rows.shape, cupy.empty((rows.shape[0], rows.shape[2]), rows.dtype)
         elementwise("combine", out, (a, stride_of(a), *_rows(rows), count, out, N, b * N))
         return out
 
     @staticmethod
-    def without(x: Any, a: Any, rows: Any) -> Any:
+    def without(x, a, rows):
         x, a, rows = dense(x), dense(a), dense(rows)
         (b, count, N), out = rows.shape, cupy.empty(x.shape, x.dtype)
         elementwise("without", out, (x, stride_of(x), a, stride_of(a), *_rows(rows), count, out, N, b * N))
         return out
 
     @staticmethod
-    def orthonormalize(V: Any, w: Any) -> Any:
+    def orthonormalize(V, w):
         w, parts = dense(w), parts_of(w)
         (b, rows, N), count = V.shape, V.shape[1] - 1
         low, high = (w.dtype.type(bound) for bound in safe_range(array_namespace(w), w.dtype))
@@ -77,7 +77,7 @@ class Vectors(Reference):
         return numbers
 
     @staticmethod
-    def start(V: Any, r: Any, norms: np.ndarray, alive: np.ndarray) -> None:
+    def start(V, r, norms: np.ndarray, alive: np.ndarray) -> None:
         if not (alive.all() and is_safe(norms, array_namespace(r), r.dtype).all()):
             Reference.start(V, r, norms, alive)
             return
@@ -86,7 +86,7 @@ class Vectors(Reference):
         launch_for("normalize", b, N, r, (r, stride_of(r), out, stride_of(out), N), 1 + TILE * WARP)
 
     @staticmethod
-    def measure(arrays: Any) -> Any:
+    def measure(arrays):
         if len(arrays) > MOST_ARRAYS:
             return Reference.measure(arrays)
         given = [dense(x) for x in arrays]
@@ -102,14 +102,14 @@ class Vectors(Reference):
         return partial.reshape(b, 2 * count)
 
     @staticmethod
-    def mix(x: Any, image: Any, a: Any, rows: Any) -> tuple[Any, Any]:
+    def mix(x, image, a, rows) -> tuple[Any, Any]:
         x, image, a, rows = cupy.ascontiguousarray(x), cupy.ascontiguousarray(image), dense(a), dense(rows)
         step, point, count, N = cupy.empty_like(x), cupy.empty_like(x), rows.shape[1], x.shape[1]
         elementwise("mixed", x, (x, image, a, stride_of(a), *_rows(rows), count, step, point, N, x.size))
         return step, point
 
     @staticmethod
-    def remember(dF: Any, dg: Any, j: int, m: int, column: Any, image: Any, F: Any) -> Any:
+    def remember(dF, dg, j: int, m: int, column, image, F):
         column, image, F = (cupy.ascontiguousarray(x) for x in (column, image, F))
         (b, N), parts = F.shape, parts_of(F)
         partial = cupy.empty((b, parts, m + 1), F.dtype)
@@ -118,7 +118,7 @@ class Vectors(Reference):
         return sum_parts(partial)
 
     @staticmethod
-    def advance(dF: Any, dg: Any, j: int, m: int, *arrays: Any) -> Any:
+    def advance(dF, dg, j: int, m: int, *arrays):
         arrays = tuple(map(cupy.ascontiguousarray, arrays))  # F, old_F, step, image, old_image, x
         F = arrays[0]
         (b, N), parts = F.shape, parts_of(F)
@@ -133,14 +133,14 @@ class Vectors(Reference):
         return numbers
 
     @staticmethod
-    def growth(gain: Any, advance: Any) -> tuple[Any, Any]:
+    def growth(gain, advance) -> tuple[Any, Any]:
         gain, advance = cupy.ascontiguousarray(gain), cupy.ascontiguousarray(advance)
         growth, factor = cupy.empty_like(gain), cupy.empty_like(gain)
         elementwise("growth", gain, (gain, advance, growth, factor, gain.size))
         return growth, factor
 
     @staticmethod
-    def half_diagonals(previous: Any, *others: Any) -> tuple[Any, Any, Any]:
+    def half_diagonals(previous, *others) -> tuple[Any, Any, Any]:
         previous, following, own_previous, own_following = map(cupy.ascontiguousarray, (previous, *others))
         T, k = previous.shape[-2:]
         below, main, above = (cupy.empty_like(previous) for _ in range(3))
@@ -149,7 +149,7 @@ class Vectors(Reference):
         return below, main, above
 
     @staticmethod
-    def nearby(x: Any, v: Any, reach: Any) -> tuple[Any, Any]:
+    def nearby(x, v, reach) -> tuple[Any, Any]:
         if x.shape[1] > LONG:
             return Reference.nearby(x, v, reach)
         x, v, reach = map(cupy.ascontiguousarray, (x, v, reach))
@@ -158,23 +158,23 @@ class Vectors(Reference):
         return point, scale
 
 
-def launch_for(name: str, blocks: int, N: int, like: Any, arguments: tuple[Any, ...], shared: int) -> None:
+def launch_for(name: str, blocks: int, N: int, like, arguments: tuple[Any, ...], shared: int) -> None:
     """Launch with as many threads as the length of vectors requires, and room for `shared` numbers."""
     _run("vectors.cu", name, like, blocks, WARP * min(32, -(-min(N, CHUNK) // 128)), arguments, shared)
 
 
-def elementwise(name: str, out: Any, arguments: tuple[Any, ...], file: str = "vectors.cu") -> None:
+def elementwise(name: str, out, arguments: tuple[Any, ...], file: str = "vectors.cu") -> None:
     """Launch with a thread for each entry."""
     _run(file, name, out, -(-out.size // 256), 256, arguments, 0)
 
 
-def launch_step(file: str, name: str, like: Any, arguments: tuple[Any, ...]) -> None:
+def launch_step(file: str, name: str, like, arguments: tuple[Any, ...]) -> None:
     """Launch one block for each system."""
     b, N = like.shape
     _run(file, name, like, b, WARP * min(32, -(-N // 128)), arguments, TILE + TILE * WARP)
 
 
-def _run(file: str, name: str, like: Any, blocks: int, threads: int, arguments: tuple[Any, ...], shared: int) -> None:
+def _run(file: str, name: str, like, blocks: int, threads: int, arguments: tuple[Any, ...], shared: int) -> None:
     """Launch for arrays that all have one dtype, which the kernel cannot see."""
     dtype = like.dtype
     for argument in arguments:
@@ -183,7 +183,7 @@ def _run(file: str, name: str, like: Any, blocks: int, threads: int, arguments: 
     launch(file, name, blocks, threads, arguments, shared * dtype.itemsize, CHUNK=CHUNK)
 
 
-def sum_parts(partial: Any) -> Any:
+def sum_parts(partial):
     """The sums of partial sums (b, parts, count)."""
     b, parts, count = partial.shape
     if parts == 1:
@@ -193,23 +193,23 @@ def sum_parts(partial: Any) -> Any:
     return sums
 
 
-def parts_of(x: Any) -> int:
+def parts_of(x) -> int:
     """Number of parts in which a vector (b, N) is summed."""
     return -(-x.shape[-1] // CHUNK)
 
 
-def stride_of(x: Any) -> int:
+def stride_of(x) -> int:
     """Entries from one system to the next."""
     return strides(x)[0]
 
 
-def _rows(x: Any) -> tuple[Any, int, int]:
+def _rows(x) -> tuple[Any, int, int]:
     """Rows (b, m, N) as the kernels take them."""
     systems, rows, _ = strides(x)
     return x, systems, rows
 
 
-def rank_one(z: Any, w: Any, amount: Any, following: Any) -> Any:
+def rank_one(z, w, amount, following):
     """Add ``amount * w`` to z in place, and return ``following^H z``; see `implicitsolve.kernels`."""
     w, other, parts = dense(w), z if following is None else dense(following), parts_of(z)
     b, N = z.shape
@@ -221,11 +221,11 @@ def rank_one(z: Any, w: Any, amount: Any, following: Any) -> Any:
     return sum_parts(partial)
 
 
-def _supports(like: Any, **sizes: Any) -> bool:
+def _supports(like, **sizes) -> bool:
     return supports(like) and dense(like) is like
 
 
-def place_colors(blocks: Any, changes: Any, per_length: Any, first: int, lower: int) -> None:
+def place_colors(blocks, changes, per_length, first: int, lower: int) -> None:
     """Write the blocks of some colors; see `implicitsolve.linearize._difference_steps.place`."""
     if not blocks.flags.c_contiguous:
         colors.reference(blocks, changes, per_length, first, lower)
@@ -238,7 +238,7 @@ def place_colors(blocks: Any, changes: Any, per_length: Any, first: int, lower: 
 class Steps(ReferenceSteps):
     """The steps of BiCGSTAB: one launch for each half of an iteration; see `implicitsolve.krylov._bicgstab`."""
 
-    def first_half(self, shadow: Any, r: Any, v: Any, rho: Any) -> tuple[Any, Any]:
+    def first_half(self, shadow, r, v, rho) -> tuple[Any, Any]:
         if r.shape[1] > LONG:
             return super().first_half(shadow, r, v, rho)
         shadow, r, v, rho = map(cupy.ascontiguousarray, (shadow, r, v, rho))
@@ -246,7 +246,7 @@ class Steps(ReferenceSteps):
         launch_step("bicgstab.cu", "first_half", r, (shadow, r, v, rho, alpha, s, r.shape[1]))
         return alpha, s
 
-    def second_half(self, shadow: Any, s: Any, t: Any, alpha: Any, rho: Any) -> tuple[Any, ...]:
+    def second_half(self, shadow, s, t, alpha, rho) -> tuple[Any, ...]:
         if s.shape[1] > LONG:
             return super().second_half(shadow, s, t, alpha, rho)
         shadow, s, t, rho = map(cupy.ascontiguousarray, (shadow, s, t, rho))
@@ -256,7 +256,7 @@ class Steps(ReferenceSteps):
         launch_step("bicgstab.cu", "second_half", s, arguments)
         return omega, r, new_rho, beta, numbers
 
-    def advance(self, dx: Any, p: Any, *parts: Any) -> tuple[Any, Any]:
+    def advance(self, dx, p, *parts) -> tuple[Any, Any]:
         dx, p, *rest = map(cupy.ascontiguousarray, (dx, p, *parts))
         new_dx, new_p = cupy.empty_like(dx), cupy.empty_like(p)
         elementwise("moved", dx, (dx, p, *rest, new_dx, new_p, dx.shape[1], dx.size), "bicgstab.cu")

@@ -72,7 +72,7 @@ GETRF, GETRS, TRSM, GEMM, GEMV = range(len(ROUTINES))
 ONE, SIZE, COLUMNS, INFO = range(4)  # places among the integers
 
 
-def calls_of(dtype: Any, k: int, K: int) -> tuple[Any, ...]:
+def calls_of(dtype, k: int, K: int) -> tuple[Any, ...]:
     """What the routines need for blocks of k unknowns and K right-hand sides; each thread has its own."""
     prefix = PREFIX[np.dtype(dtype).char]
     addresses = [get_cython_function_address(f"scipy.linalg.cython_{part}", prefix + name) for part, name in ROUTINES]
@@ -85,10 +85,10 @@ def calls_of(dtype: Any, k: int, K: int) -> tuple[Any, ...]:
 
 
 @_intrinsic
-def address(typing_context: Any, array: Any) -> Any:
+def address(typing_context, array):
     """Address of the first number of an array or a view."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(context, builder, signature, values):
         is_view = isinstance(array, View)
         data = (
             builder.extract_value(values[0], 0)
@@ -101,10 +101,10 @@ def address(typing_context: Any, array: Any) -> Any:
 
 
 @_intrinsic
-def call(typing_context: Any, routine: Any, arguments: Any) -> Any:
+def call(typing_context, routine, arguments):
     """Call the routine at an address with a tuple of addresses."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(context, builder, signature, values):
         pointer = ir.IntType(8).as_pointer()
         function = ir.FunctionType(ir.VoidType(), [pointer] * len(arguments)).as_pointer()
         places = [builder.inttoptr(value, pointer) for value in cgutils.unpack_tuple(builder, values[1])]

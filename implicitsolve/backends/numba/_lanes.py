@@ -1,3 +1,4 @@
+# pyright: basic
 """A number type for Numba that holds one number of each of several systems, in vector registers.
 
 Code written for one system then solves all of them at once, if it does the same for each: comparisons give a `Mask`, on
@@ -28,7 +29,7 @@ LANES = 16  # doubles in two of the widest registers: while one result is waited
 LINE = 64  # bytes of a cache line, which no vector should cross
 
 
-def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> HostArray:
+def aligned_zeros(shape: tuple[int, ...], dtype) -> HostArray:
     """Zeros of `shape` and one axis more, the lanes."""
     size = math.prod(shape) * LANES * np.dtype(dtype).itemsize
     raw = np.zeros(size + LINE, np.uint8)
@@ -39,15 +40,15 @@ def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> HostArray:
 class Lanes(types.Type):
     """One real number of each system."""
 
-    def __init__(self, number: Any) -> None:
+    def __init__(self, number) -> None:
         self.number = number
         super().__init__(name=f"Lanes({number})")
 
-    def can_convert_from(self, typingctx: Any, other: Any) -> Any:
+    def can_convert_from(self, typingctx, other):
         """Take any real number, for all lanes."""
         return Conversion.safe if isinstance(other, types.Integer | types.Float) else None
 
-    def unify(self, typingctx: Any, other: Any) -> Any:
+    def unify(self, typingctx, other):
         """The type of a variable that holds lanes on one path and a number on another."""
         return self if isinstance(other, types.Integer | types.Float) else None
 
@@ -66,58 +67,58 @@ MASK = Mask()
 class _LanesModel(models.PrimitiveModel):
     """A vector; in memory packed, that is without its alignment, which arrays of Numba do not have."""
 
-    def __init__(self, dmm: Any, fe_type: Any) -> None:
+    def __init__(self, dmm, fe_type) -> None:
         number = dmm.lookup(fe_type.number).get_value_type()
         super().__init__(dmm, fe_type, ir.VectorType(number, LANES))
 
-    def get_data_type(self) -> Any:
+    def get_data_type(self):
         return ir.LiteralStructType([self.get_value_type()], packed=True)
 
-    def as_data(self, builder: Any, value: Any) -> Any:
+    def as_data(self, builder, value):
         return builder.insert_value(ir.Constant(self.get_data_type(), ir.Undefined), value, 0)
 
-    def from_data(self, builder: Any, value: Any) -> Any:
+    def from_data(self, builder, value):
         return builder.extract_value(value, 0)
 
 
 @register_model(Mask)
 class _MaskModel(models.PrimitiveModel):
-    def __init__(self, dmm: Any, fe_type: Any) -> None:
+    def __init__(self, dmm, fe_type) -> None:
         super().__init__(dmm, fe_type, ir.VectorType(ir.IntType(1), LANES))
 
 
 @_intrinsic
-def select(typing_context: Any, mask: Any, a: Any, b: Any) -> Any:
+def select(typing_context, mask, a, b):
     """The lanes of a where `mask` is true, of b elsewhere."""
     return a(mask, a, a), lambda context, builder, signature, values: builder.select(*values)
 
 
 @_intrinsic
-def bits(typing_context: Any, mask: Any) -> Any:
+def bits(typing_context, mask):
     """The truth values of a mask as the bits of an integer: 0 where none is true."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(context, builder, signature, values):
         return builder.zext(builder.bitcast(values[0], ir.IntType(LANES)), ir.IntType(64))
 
     return types.int64(mask), generate
 
 
 @_intrinsic
-def mask_of(typing_context: Any, integer: Any) -> Any:
+def mask_of(typing_context, integer):
     """The inverse of `bits`."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(context, builder, signature, values):
         return builder.bitcast(builder.trunc(values[0], ir.IntType(LANES)), ir.VectorType(ir.IntType(1), LANES))
 
     return MASK(types.int64), generate
 
 
 @_intrinsic
-def lanes(typing_context: Any, numbers: Any) -> Any:
+def lanes(typing_context, numbers):
     """A view of numbers, whose last axis are the lanes, as one of Lanes."""
     out = View(Lanes(numbers.dtype), numbers.ndim - 1)
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(context, builder, signature, values):
         data = builder.bitcast(builder.extract_value(values[0], 0), context.get_data_type(out.dtype).as_pointer())
         sizes = [builder.extract_value(values[0], [1, axis]) for axis in range(out.ndim)]
         return new_view(context, builder, out, data, cgutils.pack_array(builder, sizes))
@@ -126,11 +127,11 @@ def lanes(typing_context: Any, numbers: Any) -> Any:
 
 
 @_intrinsic
-def pointer_to_lanes(typing_context: Any, pointer: Any) -> Any:
+def pointer_to_lanes(typing_context, pointer):
     """A pointer to numbers as one to Lanes."""
     out = types.CPointer(Lanes(pointer.dtype))
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(context, builder, signature, values):
         return builder.bitcast(values[0], context.get_value_type(out))
 
     return out(pointer), generate
@@ -150,29 +151,29 @@ MASKS = {operator.and_: "and_", operator.or_: "or_"}
 # ----------------------------------------------------------------------------------------------------------- operators
 
 
-def _operator(key: Any, result: Callable[[Any], Any], arity: int = 2) -> None:
+def _operator(key, result: Callable[[Any], Any], arity: int = 2) -> None:
     """Type `key` for numbers of which at least one is a Lanes: all become that Lanes."""
 
-    def types_of(*args: Any) -> Any:
+    def types_of(*args):
         lanes = next((a for a in args if isinstance(a, Lanes)), None)
         if lanes is None or not all(a == lanes or lanes.can_convert_from(None, a) for a in args):
             return None
         return signature(result(lanes), *[lanes] * arity)
 
-    def of_one(context: Any) -> Any:
+    def of_one(context):
         return lambda a: types_of(a)
 
-    def of_two(context: Any) -> Any:
+    def of_two(context):
         return lambda a, b: types_of(a, b)
 
     type_callable(key)(of_one if arity == 1 else of_two)
 
 
-def _same(lanes: Any) -> Any:
+def _same(lanes):
     return lanes
 
 
-def _mask(lanes: Any) -> Any:
+def _mask(lanes):
     return MASK
 
 
@@ -181,7 +182,7 @@ for names, instruction in ARITHMETIC.items():
         _operator(name, _same)
 
         @lower_builtin(name, Lanes, Lanes)
-        def _arithmetic(context: Any, builder: Any, sig: Any, args: Any, instruction: str = instruction) -> Any:
+        def _arithmetic(context, builder, sig, args, instruction: str = instruction):
             return getattr(builder, instruction)(*args)
 
 
@@ -189,15 +190,15 @@ for name, instruction in COMPARISONS.items():
     _operator(name, _mask)
 
     @lower_builtin(name, Lanes, Lanes)
-    def _comparison(context: Any, builder: Any, sig: Any, args: Any, instruction: str = instruction) -> Any:
+    def _comparison(context, builder, sig, args, instruction: str = instruction):
         return builder.fcmp_ordered(instruction, *args)
 
 
-def _unary(key: Any, implementation: Callable[[Any, Any], Any]) -> None:
+def _unary(key, implementation: Callable[[Any, Any], Any]) -> None:
     _operator(key, _same, 1)
 
     @lower_builtin(key, Lanes)
-    def _lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def _lower(context, builder, sig, args):
         return implementation(builder, args)
 
 
@@ -212,27 +213,27 @@ for function in (math.sqrt, np.sqrt):
 for name, instruction in MASKS.items():
 
     @type_callable(name)
-    def _type_of_logic(context: Any) -> Any:
+    def _type_of_logic(context):
         return lambda a, b: signature(MASK, MASK, MASK) if a == b == MASK else None
 
     @lower_builtin(name, Mask, Mask)
-    def _logic(context: Any, builder: Any, sig: Any, args: Any, instruction: str = instruction) -> Any:
+    def _logic(context, builder, sig, args, instruction: str = instruction):
         return getattr(builder, instruction)(*args)
 
 
 @type_callable(operator.invert)
-def _type_of_invert(context: Any) -> Any:
+def _type_of_invert(context):
     return lambda a: signature(MASK, MASK) if a == MASK else None
 
 
 @lower_builtin(operator.invert, Mask)
-def _invert(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _invert(context, builder, sig, args):
     return builder.not_(args[0])
 
 
 @lower_cast(types.Integer, Lanes)
 @lower_cast(types.Float, Lanes)
-def _broadcast(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
+def _broadcast(context, builder, fromty, toty, value):
     number = context.cast(builder, value, fromty, toty.number)
     one = builder.insert_element(ir.Constant(context.get_value_type(toty), ir.Undefined), number, ir.IntType(32)(0))
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
@@ -242,7 +243,7 @@ def _broadcast(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -
 # ----------------------------------------------------------------------------------------------------------- functions
 
 
-def _lane_by_lane(builder: Any, function: Any, args: Any) -> Any:
+def _lane_by_lane(builder, function, args):
     """Call a function of numbers for each lane; arguments that are no vectors go to all."""
     out = args[0]
     for i in range(LANES):
@@ -252,11 +253,11 @@ def _lane_by_lane(builder: Any, function: Any, args: Any) -> Any:
     return out
 
 
-def _function(key: Any, name: str) -> None:
+def _function(key, name: str) -> None:
     _operator(key, _same, 1)
 
     @lower_builtin(key, Lanes)
-    def _lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def _lower(context, builder, sig, args):
         number = sig.return_type.number
         function = context.get_function(getattr(math, name), signature(number, number))
         return _lane_by_lane(builder, function, args)
@@ -268,8 +269,8 @@ for word in FUNCTIONS:
 
 
 @type_callable(operator.pow)
-def _type_of_power(context: Any) -> Any:
-    def typer(base: Any, exponent: Any) -> Any:
+def _type_of_power(context):
+    def typer(base, exponent):
         if not isinstance(base, Lanes) or not isinstance(exponent, types.Integer | types.Float):
             return None
         is_whole = isinstance(exponent, types.Integer)
@@ -280,25 +281,25 @@ def _type_of_power(context: Any) -> Any:
 
 @lower_builtin(operator.pow, Lanes, types.Integer)
 @lower_builtin(operator.pow, Lanes, types.Float)
-def _power(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _power(context, builder, sig, args):
     number, exponent = sig.args[0].number, sig.args[1]
     function = context.get_function(operator.pow, signature(number, number, exponent))
     return _lane_by_lane(builder, function, args)
 
 
-def exchange_entries(x: Any, first: Any, r: Any, pivot: Any, k: Any) -> None:
+def exchange_entries(x, first, r, pivot, k) -> None:
     """Exchange entry r of a block of x, which begins at `first`, with that of the pivot, in each lane its own."""
 
 
 @overload(exchange_entries, jit_options={"error_model": "numpy"})
-def _exchange_entries(x: Any, first: Any, r: Any, pivot: Any, k: Any) -> Any:
+def _exchange_entries(x, first, r, pivot, k):
     if not isinstance(x.dtype, Lanes):
 
-        def exchange(x: Any, first: Any, r: Any, pivot: Any, k: Any) -> None:
+        def exchange(x, first, r, pivot, k) -> None:
             x[first + r], x[first + pivot] = x[first + pivot], x[first + r]
     else:
 
-        def exchange(x: Any, first: Any, r: Any, pivot: Any, k: Any) -> None:
+        def exchange(x, first, r, pivot, k) -> None:
             for i in range(r + 1, k):
                 mask = pivot == i
                 a, b = x[first + r], x[first + i]

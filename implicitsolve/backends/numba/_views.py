@@ -1,3 +1,4 @@
+# pyright: basic
 """Arrays and comparisons for kernels in a few LLVM instructions each, by whose number Numba's time goes."""
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ class View(types.Type):
     all that the second gains.
     """
 
-    def __init__(self, dtype: Any, ndim: int) -> None:
+    def __init__(self, dtype, ndim: int) -> None:
         self.dtype, self.ndim = dtype, ndim
         super().__init__(name=f"View({dtype}, {ndim})")
 
 
 @register_model(View)
 class _ViewModel(models.StructModel):
-    def __init__(self, dmm: Any, fe_type: Any) -> None:
+    def __init__(self, dmm, fe_type) -> None:
         shape = types.UniTuple(types.intp, fe_type.ndim)
         super().__init__(dmm, fe_type, [("data", types.CPointer(fe_type.dtype)), ("shape", shape)])
 
@@ -41,13 +42,13 @@ make_attribute_wrapper(View, "data", "data")
 
 
 @_intrinsic
-def view(typing_context: Any, array: Any) -> Any:
+def view(typing_context, array):
     """A `View` of a C-contiguous and aligned array, which must live as long.
 
     Never of an array that the kernel itself made: it would be freed after its last use under its own name.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(context, builder, signature, values):
         given = context.make_array(array)(context, builder, value=values[0])
         return new_view(context, builder, signature.return_type, given.data, given.shape)
 
@@ -56,21 +57,21 @@ def view(typing_context: Any, array: Any) -> Any:
 
 
 @_intrinsic
-def number(typing_context: Any, view: Any, value: Any) -> Any:
+def number(typing_context, view, value):
     """A number, of the type of a view's."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(context, builder, signature, values):
         return context.cast(builder, values[1], value, view.dtype)
 
     return view.dtype(view, value), generate
 
 
-def new_view(context: Any, builder: Any, kind: View, data: Any, shape: Any) -> Any:
+def new_view(context, builder, kind: View, data, shape):
     empty = ir.Constant(context.get_value_type(kind), ir.Undefined)
     return builder.insert_value(builder.insert_value(empty, data, 0), shape, 1)
 
 
-def _types_at(view: Any, index: Any) -> Any:
+def _types_at(view, index):
     """The type of what stands at an index, and that of the index; None where `view` is none."""
     if not isinstance(view, View):
         return None
@@ -80,8 +81,8 @@ def _types_at(view: Any, index: Any) -> Any:
 
 
 @type_callable(operator.getitem)
-def _type_of_get(context: Any) -> Any:
-    def typer(view: Any, index: Any) -> Any:
+def _type_of_get(context):
+    def typer(view, index):
         found = _types_at(view, index)
         return found and signature(found[0], view, found[1])
 
@@ -89,15 +90,15 @@ def _type_of_get(context: Any) -> Any:
 
 
 @type_callable(operator.setitem)
-def _type_of_set(context: Any) -> Any:
-    def typer(view: Any, index: Any, value: Any) -> Any:
+def _type_of_set(context):
+    def typer(view, index, value):
         found = _types_at(view, index)
         return found and signature(types.none, view, found[1], found[0])
 
     return typer
 
 
-def _place(builder: Any, view: Any, kind: View, index: Any, index_kind: Any) -> Any:
+def _place(builder, view, kind: View, index, index_kind):
     """Pointer to what stands at an index."""
     indices = cgutils.unpack_tuple(builder, index) if isinstance(index_kind, types.BaseTuple) else [index]
     place = indices[0]
@@ -110,7 +111,7 @@ def _place(builder: Any, view: Any, kind: View, index: Any, index_kind: Any) -> 
 
 @lower_builtin(operator.getitem, View, types.Integer)
 @lower_builtin(operator.getitem, View, types.BaseTuple)
-def _get(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _get(context, builder, sig, args):
     (kind, index_kind), out = sig.args, sig.return_type
     place = _place(builder, args[0], kind, args[1], index_kind)
     if not isinstance(out, View):
@@ -121,15 +122,15 @@ def _get(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 @lower_builtin(operator.setitem, View, types.Integer, types.Any)
 @lower_builtin(operator.setitem, View, types.BaseTuple, types.Any)
-def _set(context: Any, builder: Any, sig: Any, args: Any) -> None:
+def _set(context, builder, sig, args) -> None:
     context.pack_value(builder, sig.args[2], args[2], _place(builder, args[0], sig.args[0], args[1], sig.args[1]))
 
 
 @_intrinsic
-def fill(typing_context: Any, view: Any, value: Any) -> Any:
+def fill(typing_context, view, value):
     """Set every entry to a number."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(context, builder, signature, values):
         number = context.cast(builder, values[1], value, view.dtype)
         count = functools.reduce(builder.mul, cgutils.unpack_tuple(builder, builder.extract_value(values[0], 1)))
         with cgutils.for_range(builder, count) as loop:
@@ -140,18 +141,18 @@ def fill(typing_context: Any, view: Any, value: Any) -> Any:
     return types.void(view, value), generate
 
 
-def _choice(comparison: str) -> Any:
+def _choice(comparison: str):
     """The second of two real numbers where the comparison of it with the first holds, else the first.
 
     Numba compiles a function for each type that `max` is called with.
     """
 
     @_intrinsic
-    def chosen(typing_context: Any, a: Any, b: Any) -> Any:
+    def chosen(typing_context, a, b):
         kind = typing_context.unify_types(types.unliteral(a), types.unliteral(b))
         is_float = isinstance(kind, types.Float)
 
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        def generate(context, builder, signature, values):
             compare = builder.fcmp_ordered if is_float else builder.icmp_signed
             return builder.select(compare(comparison, values[1], values[0]), values[1], values[0])
 
