@@ -217,20 +217,15 @@ class Rows(ByFields):
         """Matrix (count + 2 margin, k) of the positions of x (B, T, k); all other rows are zero."""
         xp = array_namespace(x)
         B, T, k = x.shape
-        rows, is_host = self.count + 2 * self.margin, isinstance(x, np.ndarray)
-        if T == 0:
-            return zeros((rows, k), x)
-        if self.source is not None:
+        if self.source is not None and T > 0:
             flat = xp.reshape(x, (B * T, k))
-            if not is_host:
+            if not isinstance(x, np.ndarray):
                 return take_or_zero(flat, self.source, B * T)
             return _without(flat.take(self.source, axis=0, mode="clip"), self.empty)
-        packed = np.empty((rows, k), x.dtype) if is_host else zeros((rows, k), x)
-        begin, end = self.margin, self.margin + self.body
-        body = xp.reshape(packed[begin:end, :], (B, self.body // B, k))  # a view
-        body[:, :T, :] = x
-        if is_host:
-            packed[:begin], body[:, T:], packed[end:] = 0.0, 0.0, 0.0
+        packed = zeros((self.count + 2 * self.margin, k), x)
+        if T > 0:
+            body = xp.reshape(packed[self.margin : self.margin + self.body, :], (B, self.body // B, k))  # a view
+            body[:, :T, :] = x
         return packed
 
     def inner(self, packed: Array) -> Array:

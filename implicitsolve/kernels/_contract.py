@@ -9,7 +9,7 @@ import importlib.util
 import warnings
 from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
@@ -67,6 +67,10 @@ class StoredFactors:
     def __init__(self, singular: HostArray, growth: HostArray, **arrays: Any) -> None:
         self.singular, self.growth = singular, growth
         self.__dict__.update(arrays)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     @property
     def nbytes(self) -> int:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import cupy
 
@@ -26,9 +26,6 @@ class LaneFactors(Factors):
     """Block LU; see ``block_lanes.cu``."""
 
     axes: ClassVar[dict[str, int]] = {"F": 0, "order": 0, "found": 0}
-    F: Any
-    order: Any
-    constants: dict[str, int]
 
     @classmethod
     def factor(cls, blocks, lower: int, upper: int) -> LaneFactors:
@@ -71,11 +68,6 @@ class ThreadFactors(Factors):
     """
 
     axes: ClassVar[dict[str, int]] = {"F": -1, "order": -1, "found": 0}
-    F: Any
-    order: Any
-    source: str
-    room: int
-    constants: dict[str, int]
 
     @classmethod
     def factor(cls, blocks, lower: int, upper: int) -> ThreadFactors:

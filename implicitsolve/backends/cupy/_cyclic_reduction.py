@@ -22,7 +22,6 @@ class Factors(StoredFactors):
     """
 
     axes: ClassVar[dict[str, int]] = {"found": 0}
-    found: Any
 
     def __init__(self, found, **arrays) -> None:
         singular, growth = found.get().T
@@ -86,9 +85,6 @@ class CyclicFactors(Factors):
     """Levels of eliminated rows; see ``cyclic.cu``."""
 
     axes: ClassVar[dict[str, int]] = {"F": 0, "P": 0, "order": 0, "found": 0}
-    F: Any
-    P: Any
-    order: Any
 
     @classmethod
     def factor(cls, blocks) -> CyclicFactors:
@@ -163,7 +159,6 @@ class LargeBlockFactors(Factors):
     """Levels of eliminated rows; see ``large_factor.cu``."""
 
     axes: ClassVar[dict[str, int]] = {"found": 0}
-    levels: list[_Level]
 
     @classmethod
     def factor(cls, blocks) -> LargeBlockFactors:

@@ -183,9 +183,6 @@ class LargeBlockFactors(Batch):
     """
 
     axes: ClassVar[dict[str, int]] = {"F": 0, "pivots": 0}
-    F: HostArray
-    pivots: HostArray
-    lower: int
 
     @classmethod
     def factor(cls, blocks: HostArray, lower: int, overwrite: bool) -> LargeBlockFactors:

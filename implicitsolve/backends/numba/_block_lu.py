@@ -38,10 +38,6 @@ class BandFactors(Batch):
     """Factors of any band: see `_elimination`."""
 
     axes: ClassVar[dict[str, int]] = {"F": 0, "pivots": 0, "reach": 0}
-    F: HostArray
-    pivots: HostArray
-    reach: HostArray
-    lower: int
 
     @classmethod
     def factor(cls, blocks: HostArray, lower: int, over_band: bool, overwrite: bool) -> BandFactors:
@@ -84,7 +80,6 @@ class TridiagonalFactors(Batch):
     """
 
     axes: ClassVar[dict[str, int]] = {"F": 0}
-    F: HostArray
 
     @classmethod
     def factor(cls, blocks: HostArray, overwrite: bool) -> TridiagonalFactors:
@@ -138,7 +133,6 @@ class NarrowFactors(Batch):
     """LU of scalar bands; `growth` is infinite where a system is not narrow, or a pivot not usable."""
 
     axes: ClassVar[dict[str, int]] = {"F": 0}
-    F: HostArray
 
     @classmethod
     def factor(cls, blocks: HostArray, overwrite: bool) -> NarrowFactors:
