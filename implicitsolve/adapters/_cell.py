@@ -202,22 +202,16 @@ class Cell(ByFields, ABC):
         return [self.times(state, weights[j, ...]) for j, state in enumerate(states)]
 
     def parameter_push(
-        self,
-        inputs: Array,
-        x: Arrays,
-        neighbours: Arrays,
-        change: Mapping[str, Array],
-        dinputs: Array,
-        dneighbours: Arrays,
+        self, inputs: Array, x: Arrays, near: Arrays, change: Mapping[str, Array], dinputs: Array, dnear: Arrays
     ) -> Array:
         """Change of f for changes of all parameters, the inputs and the neighbours together."""
         factors, d = self.new_factors(inputs.shape[0]), self.at(change)
-        self.linearize(x, neighbours, factors)
+        self.linearize(x, near, factors)
         extra = d.x.project(inputs)
         extra += self.x.linear(dinputs)
-        for j, product in enumerate(d.recurrent(self.states(neighbours, factors))):
+        for j, product in enumerate(d.recurrent(self.states(near, factors))):
             extra[j, ...] += product
-        return self.push(factors, dneighbours, extra=extra)
+        return self.push(factors, dnear, extra=extra)
 
     @abstractmethod
     def step(self, x: Arrays, previous: Array) -> Array:

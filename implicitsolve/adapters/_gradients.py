@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -281,6 +282,12 @@ def add(total: dict[str, Array], gradients: Mapping[str, Array]) -> None:
             total[name] = gradient
 
 
+Item = TypeVar("Item")
+Pair: TypeAlias = tuple[Item, Item]
+Sent: TypeAlias = tuple[Array, Array, Callable[[], dict[str, Array]]]
+"""Cotangents of the kept and of the eliminated states, and the gradients when they are needed."""
+
+
 @dataclass(frozen=True, eq=False)
 class Gradients:
     """The gradients of a layer with respect to some of its parameters."""
@@ -298,13 +305,8 @@ class Gradients:
         return self._collect(edges, (slice(None), pulled))
 
     def halves(
-        self,
-        transitions: tuple[Transition, Transition],
-        derivatives: tuple[Derivative, Derivative],
-        states: tuple[Array, Array],
-        e: Array,
-        w: Array,
-    ) -> tuple[Array, Array, Callable[[], dict[str, Array]]]:
+        self, transitions: Pair[Transition], derivatives: Pair[Derivative], states: Pair[Array], e: Array, w: Array
+    ) -> Sent:
         """What `Halves.pull` returns."""
         even, odd = transitions
         of_kept = Pulled.of(odd, derivatives[1], states[0], w, sends=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -16,7 +16,7 @@ from implicitsolve._arrays.namespace import array_namespace, copy_array
 from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._cell import Cell
 from implicitsolve.adapters._common import ByFields, DType, Lengths, check_array, check_lengths, quiet, zeros
-from implicitsolve.adapters._gradients import Boundaries, Boundary, Gradients, direction, jacobian, one_step
+from implicitsolve.adapters._gradients import Boundaries, Boundary, Gradients, Pair, Sent, direction, jacobian, one_step
 from implicitsolve.adapters._rows import Rows, stepwise, sweep, sweep_residual
 from implicitsolve.adapters._transition import Derivative, Map, Transition, difference
 from implicitsolve.elimination import Half, Halves
@@ -171,13 +171,8 @@ class Layer(ByFields):
 
     @quiet
     def pull(
-        self,
-        couplings: tuple[Derivative, Derivative],
-        states: tuple[Array, Array],
-        e: Array,
-        w: Array,
-        wrt: Collection[str] | None,
-    ) -> tuple[Array, Array, Callable[[], dict[str, Array]]]:
+        self, couplings: Pair[Derivative], states: Pair[Array], e: Array, w: Array, wrt: Collection[str] | None
+    ) -> Sent:
         """`Halves.pull` of the two."""
         v, back, gradients = self.gradients(wrt).halves(self.half_transitions, couplings, states, e, w)
         return v, back, lambda: self.order(gradients(), wrt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._common import check_array, check_size
 from implicitsolve.adapters._lifted_matrices import LiftedMatrices, Places, matrices
 
+Named: TypeAlias = dict[str, Array]
 CHOICES = {"format": ("sparse", "block-banded", "dense"), "outputs": ("last", "all"), "initial": ("zero", "input")}
 
 
@@ -270,9 +272,7 @@ def _check_choice(caller: str, name: str, value: object) -> None:
         raise ValueError(f"{caller}: `{name}` must be one of {', '.join(map(repr, CHOICES[name]))}, got {value!r}")
 
 
-def _check(
-    caller: str, weights: dict[str, Array], format: str, biases: dict[str, Array]
-) -> tuple[dict[str, Array], dict[str, Array]]:
+def _check(caller: str, weights: Named, format: str, biases: Named) -> tuple[Named, Named]:
     """Check a network's weights, matrices of one library and dtype, its biases and the format; copy the arrays."""
     _check_choice(caller, "format", format)
     first, like = next(iter(weights.items()))
@@ -295,7 +295,7 @@ def _check(
     return next(copies), next(copies)
 
 
-def _check_sizes(caller: str, weights: dict[str, Array], recurrent: str, inputs: str, outputs: str) -> int:
+def _check_sizes(caller: str, weights: Named, recurrent: str, inputs: str, outputs: str) -> int:
     """Check the sizes of a recurrent layer's weights; return k."""
     k = weights[recurrent].shape[0]
     for name, axis in ((recurrent, 1), (inputs, 0), (outputs, 1)):
@@ -303,9 +303,7 @@ def _check_sizes(caller: str, weights: dict[str, Array], recurrent: str, inputs:
     return k
 
 
-def _check_size(
-    caller: str, weights: dict[str, Array], name: str, axis: int, size: int, other: str, label: str = ""
-) -> None:
+def _check_size(caller: str, weights: Named, name: str, axis: int, size: int, other: str, label: str = "") -> None:
     if weights[name].shape[axis] != size:
         got = tuple(weights[name].shape)
         raise ValueError(f"{caller}: `{name}` must have {label}{size} on axis {axis}, as `{other}` has, got {got}")

@@ -62,7 +62,7 @@ class LiftedMatrices:
     B: Matrix
     C: Matrix
     weights: Mapping[str, Array] = field(repr=False)
-    _places: tuple[Places, Places, Places] = field(repr=False)  # in A, in B, in C
+    _places: tuple[Places, ...] = field(repr=False)  # in A, in B, in C
 
     def __iter__(self) -> Iterator[Any]:
         """Unpack as A, B, C."""
@@ -141,11 +141,7 @@ Places: TypeAlias = dict[str, npt.NDArray[Any]]
 
 
 def matrices(
-    caller: str,
-    weights: dict[str, Array],
-    places: tuple[Places, Places, Places],
-    sizes: tuple[int, int, int],
-    format: str,
+    caller: str, weights: dict[str, Array], places: tuple[Places, ...], sizes: tuple[int, ...], format: str
 ) -> LiftedMatrices:
     """Build A, B and C of sizes (n, p, q) from the places of the weights in each."""
     n, p, q = sizes

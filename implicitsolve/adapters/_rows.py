@@ -15,9 +15,10 @@ from array_api_compat import device
 
 from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace
-from implicitsolve._typing import Array, Indices
+from implicitsolve._typing import Array, Arrays, Indices
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters._common import ByFields, zeros
+from implicitsolve.adapters.kernels._recurrence import Lags
 
 
 class InputWeights(NamedTuple):
@@ -297,9 +298,7 @@ def stepwise(step: Callable[[tuple[Array, ...], tuple[Array, ...]], Array]) -> R
     return partial(kernels.recurrence, pair)
 
 
-def sweep(
-    run: Run, x: tuple[Array, ...], rows: Rows, lags: tuple[int, ...], starts: dict[int, Array]
-) -> dict[int, Array]:
+def sweep(run: Run, x: Arrays, rows: Rows, lags: Lags, starts: dict[int, Array]) -> dict[int, Array]:
     """Run a recurrence from one end of every sequence, or from both at once, as one batch.
 
     `x` are projections, with the rows of `rows` on axis -2, `lags` how long ago its states are, each at least 1.
@@ -313,9 +312,7 @@ def sweep(
     return {direction: found[i, ...] for i, direction in enumerate(starts)}
 
 
-def sweep_residual(
-    run: Run, x: tuple[Array, ...], rows: Rows, lags: tuple[int, ...], starts: dict[int, Array], given: Array
-) -> Array:
+def sweep_residual(run: Run, x: Arrays, rows: Rows, lags: Lags, starts: dict[int, Array], given: Array) -> Array:
     """States (B, T, k) minus the step of each position, in one direction, from those before it."""
     ((direction, start),) = starts.items()
     flat = array_namespace(given).reshape(given, (rows.systems * rows.blocks, start.shape[-1]))

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
-from typing import Any, TypedDict, cast
+from typing import Any, TypeAlias, TypedDict, cast
 
 import numpy as np
 import scipy.sparse
@@ -145,6 +145,9 @@ class LayerCall(Call):
         return {name: self.layer.wrap(name, to_array(x)) for name, x in given if x is not None}
 
 
+Boundaries: TypeAlias = Mapping[str, Tensor | None]
+
+
 class LayerOptions(TypedDict, total=False):
     """Keyword arguments of every module."""
 
@@ -225,12 +228,7 @@ class ImplicitLayer(nn.Module):
 
     @without_compilation
     def solve(
-        self,
-        inputs: Tensor,
-        boundaries: Mapping[str, Tensor | None],
-        x0: Tensor | Start | None,
-        return_result: bool,
-        **others: Any,
+        self, inputs: Tensor, boundaries: Boundaries, x0: Tensor | Start | None, return_result: bool, **others: Any
     ) -> Any:
         """The states at the present parameters; what `forward` does in every subclass.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,9 @@ from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, Arrays, Indices
 from implicitsolve.adapters.kernels._gates import GRU, Distances, Factors, gate, near, total
 
-Step = Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Array, Array]]
+Lags: TypeAlias = tuple[int, ...]
+Given: TypeAlias = Array | None
+Step: TypeAlias = Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Array, Array]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +63,7 @@ class Plan:
         return active, self.sources[run] + moved, self.targets[run] + moved
 
 
-def recurrence(
-    step: Step, x: Arrays, begin: Array, lags: tuple[int, ...], plan: Plan, given: Array | None = None
-) -> Array:
+def recurrence(step: Step, x: Arrays, begin: Array, lags: Lags, plan: Plan, given: Given = None) -> Array:
     """Run a recurrence, and return the results (plan.rows, k).
 
     Parameters
@@ -105,7 +105,7 @@ def recurrence(
     return xp.take(xp.concat([*results, others], axis=0), from_host(source, begin), axis=0)
 
 
-def affine_recurrence(rule: str, x: Arrays, begin: Array, lags: tuple[int, ...], plan: Plan) -> Array:
+def affine_recurrence(rule: str, x: Arrays, begin: Array, lags: Lags, plan: Plan) -> Array:
     """Return the h_t (plan.rows, p k) of all runs for x = (b, D), by one of the rules
 
     - "push": h_t = b_t + D_t h_(t-1),
@@ -197,15 +197,7 @@ class RNN:
         return total(near(products, [-distance for distance in distances], length))
 
     @staticmethod
-    def run(
-        rule: str,
-        weights: Array,
-        x: Arrays,
-        begin: Array,
-        lags: tuple[int, ...],
-        plan: Plan,
-        given: Array | None = None,
-    ) -> Array:
+    def run(rule: str, weights: Array, x: Arrays, begin: Array, lags: Lags, plan: Plan, given: Given = None) -> Array:
         """Return the h_t (plan.rows, k) of all runs; x is (x,) or (x, f); see `recurrence` for the rest."""
 
         def step(x: Arrays, states: Arrays) -> tuple[Array, Array]:
@@ -223,14 +215,7 @@ class RNN:
 
 
 def gru_recurrence(
-    rule: str,
-    gates: Array,
-    U: Array,
-    x: Arrays,
-    begin: Array,
-    lags: tuple[int, ...],
-    plan: Plan,
-    given: Array | None = None,
+    rule: str, gates: Array, U: Array, x: Arrays, begin: Array, lags: Lags, plan: Plan, given: Given = None
 ) -> Array:
     """Return the h_t (plan.rows, k) of all runs, by one of the rules
 

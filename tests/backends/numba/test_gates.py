@@ -14,14 +14,14 @@ pytest.importorskip("numba")
 from implicitsolve import adapters
 from implicitsolve.adapters import kernels
 from implicitsolve.backends.numba import _gates, _gates_loops
-from implicitsolve.backends.numba._gates_loops import fuse
+from implicitsolve.backends.numba._gates_loops import Loop
 from implicitsolve.kernels import _contract
 
 DTYPES = ["float32", "float64"]
 FAMILIES = ["mixture", "gru", "lstm", "rnn"]
 
 
-@fuse
+@Loop
 def functions(a):
     return _gates_loops.tanh(a), _gates_loops.gate(-a)
 
