@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -251,13 +251,11 @@ def merge(eliminated: Array, kept: Array, axis: int) -> Array:
     return x
 
 
+Shape: TypeAlias = tuple[int, ...]
+
+
 def reduced_jacobian(
-    halves: Halves,
-    first: Coupling,
-    second: Coupling,
-    in_shape: tuple[int, ...],
-    batch_shape: tuple[int, ...],
-    dtype: DType,
+    halves: Halves, first: Coupling, second: Coupling, in_shape: Shape, batch_shape: Shape, dtype: DType
 ) -> LinearOperator:
     """I - second first, on states of a batch."""
 

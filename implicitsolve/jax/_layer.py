@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from implicitsolve.problem import Problem
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
 
+HostArrays: TypeAlias = Sequence[HostArray]
 ARRAYS = (jax.Array, np.ndarray)  # tracers are among the first
 
 EQUATIONS = Equations(
@@ -251,11 +252,8 @@ def _call(run: Callable[..., tuple[Any, ...]], arguments: Any, outcome: Sequence
 
 
 def _run_mapped(
-    run: Callable[[Sequence[HostArray]], Sequence[HostArray]],
-    words: Sequence[Packing],
-    packed: Sequence[HostArray],
-    shared: int,
-) -> tuple[tuple[int, ...], Sequence[HostArray]]:
+    run: Callable[[HostArrays], HostArrays], words: Sequence[Packing], packed: HostArrays, shared: int
+) -> tuple[tuple[int, ...], HostArrays]:
     """The axes that `jax.vmap` has put first, and the results: of one batch where the weights are shared."""
     axes = [value.ndim - len(part.words.shape) for part, value in zip(words, packed)]
     mapped = [value.shape[:n] for value, n in zip(packed, axes)]

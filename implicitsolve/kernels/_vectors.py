@@ -141,25 +141,17 @@ class Vectors:
         return xp.concat([Vectors.project(dF[:, :m, :], F), xp.vecdot(column, column)[:, None]], axis=1)
 
     @staticmethod
-    def advance(
-        dF: Array,
-        dg: Array,
-        j: int,
-        m: int,
-        F: Array,
-        old_F: Array,
-        step: Array,
-        image: Array,
-        old_image: Array,
-        x: Array,
-    ) -> Array:
+    def advance(dF: Array, dg: Array, j: int, m: int, *arrays: Array) -> Array:
         """Remember how F and the point that it leads to have changed: F - old_F, and step - (image - old_image).
+
+        The arrays are F, old_F, step, image, old_image and x.
 
         Returns
         -------
         Array (b, m + 7)
             What `remember` returns, the squares of F, the step and x, and their largest magnitudes.
         """
+        F, old_F, step, image, old_image, x = arrays
         xp = array_namespace(F)
         numbers = Vectors.remember(dF, dg, j, m, F - old_F, step - (image - old_image), F)
         measured = xp.astype(Vectors.measure((F, step, x)), numbers.dtype)
