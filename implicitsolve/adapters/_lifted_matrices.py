@@ -145,9 +145,8 @@ def matrices(
 ) -> LiftedMatrices:
     """Build A, B and C of sizes (n, p, q) from the places of the weights in each."""
     n, p, q = sizes
-    other = format
-    if format == "block-banded":
-        other = "sparse" if isinstance(next(iter(weights.values())), np.ndarray) else "dense"
+    in_numpy = "sparse" if isinstance(next(iter(weights.values())), np.ndarray) else "dense"
+    other = in_numpy if format == "block-banded" else format
     shapes, formats = ((n, n), (n, p), (q, n)), (format, other, other)
     A, B, C = (_place(caller, weights, *form) for form in zip(places, shapes, formats))
     return LiftedMatrices(A, B, C, weights, places)
@@ -321,8 +320,9 @@ def outer(A: Matrix, y: Array, x: Array) -> Any:
 
 def astype(A: Any, dtype: DType) -> Matrix:
     """The matrix in another floating-point dtype."""
-    is_array = not (isinstance(A, BlockBandedMatrix) or scipy.sparse.issparse(A))
-    return array_namespace(A).astype(A, dtype) if is_array else A.astype(dtype)
+    if isinstance(A, BlockBandedMatrix) or scipy.sparse.issparse(A):
+        return A.astype(dtype)
+    return array_namespace(A).astype(A, dtype)
 
 
 def entries(A: Matrix) -> Any:

@@ -316,8 +316,8 @@ def switch(a: Array, c: Array, slopes: Array | None = None) -> Array:
 
 
 def _mixture_of_two(arguments: Arrays, states: Arrays, factors: Factors) -> Array:
-    p, q = states
-    difference, s = p - q, switch(*arguments, None if factors is None else factors[1:, ...])
+    (a, c), (p, q) = arguments, states
+    difference, s = p - q, switch(a, c, None if factors is None else factors[1:, ...])
     if factors is not None:
         factors[0, ...] = s
         factors[1:, ...] *= difference

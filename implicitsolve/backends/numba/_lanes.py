@@ -26,6 +26,7 @@ from implicitsolve.backends.numba._jit import _intrinsic, llvm
 from implicitsolve.backends.numba._views import View, new_view
 
 LANES = 16  # doubles in two of the widest registers: while one result is waited for, the other is computed
+REAL = types.Integer | types.Float
 LINE = 64  # bytes of a cache line, which no vector should cross
 
 
@@ -46,11 +47,11 @@ class Lanes(types.Type):
 
     def can_convert_from(self, typingctx, other):
         """Take any real number, for all lanes."""
-        return Conversion.safe if isinstance(other, types.Integer | types.Float) else None
+        return Conversion.safe if isinstance(other, REAL) else None
 
     def unify(self, typingctx, other):
         """The type of a variable that holds lanes on one path and a number on another."""
-        return self if isinstance(other, types.Integer | types.Float) else None
+        return self if isinstance(other, REAL) else None
 
 
 class Mask(types.Type):
@@ -156,7 +157,7 @@ def _operator(key, result: Callable[[Any], Any], arity: int = 2) -> None:
 
     def types_of(*args):
         lanes = next((a for a in args if isinstance(a, Lanes)), None)
-        if lanes is None or not all(a == lanes or lanes.can_convert_from(None, a) for a in args):
+        if lanes is None or not all(a == lanes or isinstance(a, REAL) for a in args):
             return None
         return signature(result(lanes), *[lanes] * arity)
 
@@ -271,7 +272,7 @@ for word in FUNCTIONS:
 @type_callable(operator.pow)
 def _type_of_power(context):
     def typer(base, exponent):
-        if not isinstance(base, Lanes) or not isinstance(exponent, types.Integer | types.Float):
+        if not isinstance(base, Lanes) or not isinstance(exponent, REAL):
             return None
         is_whole = isinstance(exponent, types.Integer)
         return signature(base, base, types.unliteral(exponent) if is_whole else base.number)
