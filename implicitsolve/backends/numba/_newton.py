@@ -224,7 +224,7 @@ class _Solver:
         def residual(x: HostArray) -> HostArray:
             flat = usable(x.reshape((len(x), -1))).astype(self.x.dtype, copy=False)
             F = np.empty_like(flat)
-            _newton_lanes.evaluate_each(self.compiled.of_one, flat, p, F, self.sides, np.empty_like(flat[:1]))
+            _newton_lanes.evaluate_each(self.compiled.of_one, flat, p, F, self.sides)
             self.evaluations += len(x)
             return F.reshape(x.shape)
 

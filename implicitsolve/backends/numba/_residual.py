@@ -109,16 +109,7 @@ class Compiled:
     @functools.cached_property
     def of_one(self) -> Any:
         """For the numbers of one system."""
-        evaluate, shape_of = self.evaluate, _SHAPES[self.ndim]
-
-        def one(x: Any, p: Any, out: Any, n0: int, n1: int, q: int, running: int) -> None:
-            F = carray(out, shape_of(n0, n1))
-            try:
-                evaluate(carray(x, shape_of(n0, n1)), carray(p, (q,)), F)
-            except Exception:  # noqa: BLE001 - Numba knows no other; what leaves a C function is printed
-                F[...] = np.nan
-
-        return self._c_function(one)
+        return self._one_after_the_other(1)
 
     @functools.cached_property
     def of_lanes(self) -> Any:
@@ -126,7 +117,7 @@ class Compiled:
         try:
             return self._all_at_once()
         except (NumbaError, NotImplementedError):  # what `Lanes` do not, such as branching on x
-            return self._one_after_the_other()
+            return self._one_after_the_other(LANES)
 
     @property
     def is_wide(self) -> bool:
@@ -149,18 +140,18 @@ class Compiled:
 
         return self._c_function(wide)
 
-    def _one_after_the_other(self) -> Any:
+    def _one_after_the_other(self, lanes: int) -> Any:
         evaluate, shape_of = self.evaluate, _SHAPES[self.ndim]
 
         def narrow(x: Any, p: Any, out: Any, n0: int, n1: int, q: int, running: int) -> None:
             N = n0 * n1
-            xs, ps, outs = carray(x, (N, LANES)), carray(p, (q, LANES)), carray(out, (N, LANES))
+            xs, ps, outs = carray(x, (N, lanes)), carray(p, (q, lanes)), carray(out, (N, lanes))
             own, given, F = np.empty(N, xs.dtype), np.empty(q, xs.dtype), np.empty(N, xs.dtype)
             shape = shape_of(n0, n1)
             # without references to count; the arrays themselves live as long as the loop
             at, into = carray(view(own).data, shape), carray(view(F).data, shape)
             with_p = carray(view(given).data, (q,))
-            for lane in range(LANES):
+            for lane in range(lanes):
                 if running >> lane & 1:
                     for i in range(N):
                         own[i], F[i] = xs[i, lane], np.nan
@@ -168,7 +159,7 @@ class Compiled:
                         given[i] = ps[i, lane]
                     try:
                         evaluate(at, with_p, into)
-                    except Exception:  # noqa: BLE001
+                    except Exception:  # noqa: BLE001 - Numba knows no other; what leaves a C function is printed
                         F[:] = np.nan
                     for i in range(N):
                         outs[i, lane] = F[i]
