@@ -243,7 +243,7 @@ def backtrack(call, user, numbers, V, S, factors, rejected):
     unit = 1 / measure(V, STEP, V[STEP, 0] * 0 + 1)[0]
     step = measure(V, STEP, unit)[1]
     active, length = rejected & bits(step < np.inf), step * 0 + 1
-    for trial in range(TRIALS):
+    for trial in range(TRIALS + 1):
         if active == 0:
             break
         if trial > 0:
