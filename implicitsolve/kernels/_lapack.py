@@ -304,7 +304,7 @@ def _reorder(rows: list[Row], order: Indices) -> None:
                 if row[c] is not None:
                     row[c][...] = piece
                 elif piece.any():
-                    row[c] = piece
+                    row[c] = piece.copy()  # not a view that keeps the others
 
 
 def _exchange(x: HostArray, source: HostArray, target: HostArray) -> None:
