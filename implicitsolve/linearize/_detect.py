@@ -44,7 +44,7 @@ GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2, whose multiples m differ from 
 FEW_OFFSETS = 8  # of all columns, up to which those of one-sided differences take fewer evaluations than bisection
 MOST_WRONG = 1e-3  # part of the rows in which they may differ more (a kink of F between the points)
 MOSTLY = 0.5  # part of the rows that are wrong: columns are full
-FEW_KINKS = 16  # wrong rows at most that are looked at one by one for whether they lack entries or F has a kink there
+KINKS, KINK_GROUPS = 0.02, 8  # part of the rows, wrong for a kink of F, that are told in so many evaluations
 BUDGET = 400  # evaluations: unstructured graphs take 50 to 250 (benchmarks/pde.py)
 
 
@@ -284,7 +284,11 @@ def _believed(probe: Probe, entries: Entries, how: Outcome, unexplained: HostArr
     is_wrong = wrong_rows(probe.evaluate, probe.x, probe.F, structure, values, d, entries.full_rows)
     is_wrong[unexplained] = True
     wrong = np.flatnonzero(is_wrong)
-    if 0 < wrong.size <= FEW_KINKS and not unexplained.size and _are_complete(probe, structure, d, wrong):
+    if (
+        0 < wrong.size <= max(KINK_GROUPS, KINKS * probe.size)
+        and not unexplained.size
+        and _are_complete(probe, structure, d, wrong)
+    ):
         wrong = wrong[:0]
     if unexplained.size or wrong.size > MOST_WRONG * probe.size:
         return Detection(how=Outcome.CONTRADICTION, evaluations=probe.evaluations, unknowns=probe.size), wrong
@@ -304,11 +308,11 @@ def _are_complete(probe: Probe, structure: Sparse, d: HostArray, rows: HostArray
 
     Then no entry is missing there, and J differs for a kink or a jump of F between the points.
     """
-    all_moved = probe.evaluate(probe.x + d)
-    for row in rows:
-        moved, mine = probe.x.copy(), structure.columns[structure.rows == row]
-        moved[:, mine] += d[:, mine]
-        if (probe.evaluate(moved)[:, row] != all_moved[:, row]).any():
+    all_moved, mine = probe.evaluate(probe.x + d), structure.to_scipy().tocsr()
+    for few in (rows[k::KINK_GROUPS] for k in range(min(KINK_GROUPS, rows.size))):
+        moved, columns = probe.x.copy(), mine[few].indices
+        moved[:, columns] += d[:, columns]
+        if (probe.evaluate(moved)[:, few] != all_moved[:, few]).any():
             return False
     return True
 
