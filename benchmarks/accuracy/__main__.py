@@ -4,16 +4,22 @@ A system is solved if success is reported at an x within 1e-4 of its root, relat
 unknowns; a success elsewhere, or of a system that has no root, is a false one. The ratio of the estimated error to the
 true one is taken over solved systems, with errors of at least one unit of rounding.
 
+A run adds its rows to ``accuracy.json``, which holds rows of one commit alone: at another one it begins anew.
+
 Usage::
 
-    python -m benchmarks.accuracy                                    # 10,000 systems by `root`, an hour with the others
-    python -m benchmarks.accuracy --count 800 --methods auto,hybr,newton-krylov
-    python -m benchmarks.accuracy --write docs/performance/accuracy.md
+    python -m benchmarks.accuracy --count 10000 --methods auto
+    python -m benchmarks.accuracy --count 800 --methods newton-krylov,hybr,torch
+    python -m benchmarks.accuracy --count 700 --hard --methods auto,hybr,lm
+    python -m benchmarks.accuracy --count 2000 --warm
+    python -m benchmarks.accuracy --write docs/performance/accuracy.md    # the page of what is recorded
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,11 +28,15 @@ from typing import Any
 
 import numpy as np
 
+import implicitsolve as ims
+from benchmarks.accuracy import hard
 from benchmarks.accuracy.solvers import ALL, solver
-from benchmarks.accuracy.systems import System, systems
+from benchmarks.accuracy.systems import systems, warm
 
 RIGHT = 1e-4  # error of a solved system
 ROUNDING = float(np.finfo(float).eps)
+ASKED = ROUNDING**0.5  # error that the default rule accepts
+RECORD = Path(__file__).with_name("accuracy.json")
 
 
 @dataclass
@@ -38,7 +48,7 @@ class Record:
     estimates: list[float] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
 
-    def note(self, system: System, x: Any, claims: bool, estimate: float, calls: int) -> None:
+    def note(self, system: Any, x: Any, claims: bool, estimate: float, calls: int) -> None:
         """Note what came of a system."""
         self.errors.append(system.error(x))
         self.claims.append(claims)
@@ -62,65 +72,138 @@ class Record:
         return estimates[good] / np.maximum(errors[good], ROUNDING)
 
 
-def table(names: Sequence[str], counts: Sequence[int], seed: int) -> str:
-    """A row for each solver and kind, of so many systems by the first solver, and by the others."""
+def measured(name: str, found: Sequence[Any]) -> list[list[Any]]:
+    """A row for each kind, and one for all: kind, systems, solved, false successes, evaluations, and `shares`."""
+    records: dict[str, Record] = {}
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for system, answer in zip(found, solver(name)(found)):
+            records.setdefault(system.kind, Record()).note(system, *answer)
+    rows = [
+        [kind, len(record.claims), record.solved, record.false, int(np.median(record.calls)), *shares(record.ratios())]
+        for kind, record in records.items()
+    ]
+    ratios = np.concatenate([record.ratios() for record in records.values()])
+    return [*rows, ["all", *(sum(row[i] for row in rows) for i in (1, 2, 3)), 0, *shares(ratios)]]
+
+
+def shares(ratios: np.ndarray[Any, Any]) -> list[float | None]:
+    """Parts of the ratios within 30 times, and below a hundredth; None where no estimate is known."""
+    known = ratios[np.isfinite(ratios)]
+    if not known.size:
+        return [None, None]
+    return [float(np.mean((known < 30) & (known > 1 / 30))), float(np.mean(known < 0.01))]
+
+
+def warm_starts(count: int, seed: int) -> dict[str, Any]:
+    """Solves from the root up to a part of 10^-12 to 10^-3: failures, and evaluations after x was accurate.
+
+    Counted are those beyond the first step that has led to an error of at most ASKED.
+    """
+    excess, failures = [], 0
+    for i in range(count):
+        system = warm(np.random.default_rng([seed, i]))
+        trace: list[tuple[float, int]] = []
+
+        def note(step: Any, x: Any, F: Any) -> None:
+            trace.append((system.error(x), step.counts.evaluations))  # noqa: B023 - called in this turn
+
+        result = ims.root(system.residual, system.x0.copy(), monitor=note)
+        failures += not (result.success and system.error(result.x) <= RIGHT)
+        needed = next((calls for error, calls in trace[1:] if error <= ASKED), trace[-1][1])
+        excess.append(result.counts.evaluations - needed)
+    at_most = {str(most): int(np.sum(np.asarray(excess) <= most)) for most in (0, 1, 3)}
+    return {"systems": count, "seed": seed, "failures": failures, "at most": at_most, "largest": max(excess)}
+
+
+def table(rows: dict[str, Any]) -> str:
+    """Recorded rows as a table."""
     lines = [
         "| solver | kind | systems | solved | false successes | evaluations, median | estimate within 30 times "
         "| below a hundredth |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for name in names:
-        count = counts[0] if name == names[0] else counts[-1]
-        records: dict[str, Record] = {}
-        found = list(systems(count, seed))
-        for system, answer in zip(found, solver(name)(found)):
-            records.setdefault(system.kind, Record()).note(system, *answer)
-        for kind, record in records.items():
-            calls = int(np.median(record.calls)) or ""
-            cells = [name, kind, len(record.claims), record.solved, record.false, calls]
-            lines.append(f"| {' | '.join(map(str, cells))} | {shares(record.ratios())} |")
-        sums = [sum(getattr(record, what) for record in records.values()) for what in ("solved", "false")]
-        ratios = np.concatenate([record.ratios() for record in records.values()])
-        lines.append(f"| {name} | all | {count} | {sums[0]} | {sums[1]} | | {shares(ratios)} |")
+    for name, record in rows.items():
+        for kind, *numbers, within, below in record["rows"]:
+            known = [] if within is None else [f"{within:.2%}", f"{below:.2%}"]
+            cells = [name, kind, *(f"{number:,}" for number in numbers[:3]), numbers[3] or "", *known]
+            lines.append(f"| {' | '.join(map(str, cells))} |{' | |' * (not known)}")
     return "\n".join(lines)
 
 
-def shares(ratios: np.ndarray[Any, Any]) -> str:
-    """Parts of the ratios within 30 times, and below a hundredth."""
-    known = ratios[np.isfinite(ratios)]
-    if not known.size:
-        return " | "
-    return f"{np.mean((known < 30) & (known > 1 / 30)):.2%} | {np.mean(known < 0.01):.2%}"
+def page(known: dict[str, Any]) -> str:
+    """The Markdown page."""
+    warm = known.get("warm")
+    parts = [
+        "# Accuracy",
+        "Random systems whose only root is known, or that have none. A system is solved if success is reported at\n"
+        "an x within 1e-4 of the root, relative to it in the units of the unknowns. A success elsewhere, or of a\n"
+        "system without a root, is false. Estimates are those of `result.error`, beside the true error of solved\n"
+        "systems. Settings are the defaults; `BlockNewton` is given bands, or one block; fixed-point methods expect\n"
+        "x - G(x), and the batches are of the dense kinds. Written by `python -m benchmarks.accuracy`, all rows at\n"
+        f"commit {known['commit']}, seed {known['seed']}.",
+        table(known["rows"]),
+    ]
+    if known["hard"]:
+        text = (
+            "All roots of these systems are known, too; SciPy's solvers have no bounds. In single precision an error\n"
+            "of 1e-2 is right."
+        )
+        parts += ["## Harder kinds", text, table(known["hard"])]
+    if warm:
+        most = warm["at most"]
+        parts += [
+            "## Warm starts",
+            f"{warm['systems']:,} systems from their roots up to a part of 1e-12 to 1e-3, by `root`:\n"
+            f"{warm['failures']} failures; of the evaluations after the step that has made x as accurate as asked for\n"
+            f"there were none in {most['0']:,}, at most one in {most['1']:,}, and at most three in {most['3']:,}.",
+        ]
+    return "\n\n".join(parts) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--others", type=int, default=1600, help="systems for the solvers after the first")
+    parser.add_argument("--count", type=int, default=800, help="systems for each solver")
     parser.add_argument("--seed", type=int, default=2026)
-    parser.add_argument(
-        "--methods", default=",".join(ALL), help="names with commas: methods of `root`, its other entries, and peers"
-    )
+    parser.add_argument("--methods", default="", help=f"names with commas, of: {', '.join(ALL)}")
+    parser.add_argument("--hard", action="store_true", help="the harder kinds")
+    parser.add_argument("--warm", action="store_true", help="the evaluations of warm starts")
+    parser.add_argument("--record", type=Path, default=RECORD, metavar="PATH", help="of what was measured")
     parser.add_argument("--write", type=Path, metavar="PATH", help="write the Markdown page there")
     options = parser.parse_args(arguments)
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        text = table(options.methods.split(","), (options.count, options.others), options.seed)
-    page = "\n\n".join(
-        [
-            "# Accuracy",
-            "Random systems whose only root is known, or that have none. A system is solved if success is reported at\n"
-            "an x within 1e-4 of the root, relative to it in the units of the unknowns. A success elsewhere, or of a\n"
-            "system without a root, is false. Estimates are those of `result.error`, beside the true error of solved\n"
-            f"systems. Written by `python -m benchmarks.accuracy`: {options.count:,} systems for the first solver,\n"
-            f"and the first {options.others:,} of them for the others, seed {options.seed}.",
-            text,
-        ]
-    )
-    print(page)
+    known = recorded(options.record, options.seed)
+    generate: Any = hard.systems if options.hard else systems
+    for name in filter(None, options.methods.split(",")):
+        rows = measured(name, list(generate(options.count, options.seed)))
+        known["hard" if options.hard else "rows"][name] = {"count": options.count, "rows": rows}
+        save(options.record, known)
+        print(table({name: {"rows": rows}}), flush=True)
+    if options.warm:
+        known["warm"] = warm_starts(options.count, options.seed)
+        save(options.record, known)
+        print(known["warm"])
     if options.write:
-        options.write.write_text(page + "\n", encoding="utf-8")
+        options.write.write_text(page(known), encoding="utf-8")
+
+
+def recorded(path: Path, seed: int) -> dict[str, Any]:
+    """What was measured at this commit with this seed."""
+    command = ["git", "log", "-1", "--format=%h", "--", "implicitsolve"]
+    commit = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).parent.parent.parent
+    ).stdout.strip()
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    is_current = (known.get("commit"), known.get("seed")) == (commit, seed)
+    return known if is_current else {"commit": commit, "seed": seed, "rows": {}, "hard": {}, "warm": None}
+
+
+def save(path: Path, known: dict[str, Any]) -> None:
+    """Write the record."""
+    order = {name: k for k, name in enumerate(ALL)}
+    for part in ("rows", "hard"):
+        known[part] = dict(sorted(known[part].items(), key=lambda item: order.get(item[0], len(order))))
+    path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

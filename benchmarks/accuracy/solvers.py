@@ -63,8 +63,13 @@ def peer(method: str) -> Solver:
     """A method of `scipy.optimize.root` by defaults."""
 
     def solve(F: Any, x0: Any) -> Any:
-        found = scipy.optimize.root(lambda x: F(x.reshape(x0.shape)).ravel(), x0.ravel(), method=method)
-        return found.x.reshape(x0.shape), found.success, np.nan
+        kind = complex if np.iscomplexobj(x0) else float  # complex numbers as pairs
+
+        def pairs(v: Any) -> Any:
+            return np.asarray(F(v.view(kind).reshape(x0.shape).astype(x0.dtype)), dtype=kind).ravel().view(float)
+
+        found = scipy.optimize.root(pairs, x0.ravel().astype(kind).view(float), method=method)
+        return found.x.view(kind).reshape(x0.shape), found.success, np.nan
 
     return one_by_one(solve)
 
@@ -72,7 +77,7 @@ def peer(method: str) -> Solver:
 def drop_in(F: Any, x0: Any) -> Any:
     """`newton_krylov` by its defaults, which are SciPy's."""
     x, result = ims.newton_krylov(F, x0, full_output=True)
-    return x, result.success, np.nan
+    return x, result.success, np.nan if result.native.error is None else result.native.error
 
 
 def by_torch(found: Sequence[System]) -> list[Answer]:

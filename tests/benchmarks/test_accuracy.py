@@ -25,14 +25,35 @@ def test_a_success_far_from_the_root_is_false():
     assert (record.solved, record.false) == (1, 2)
 
 
-def test_the_table_has_a_row_for_each_kind_and_solver(tmp_path):
-    path = tmp_path / "accuracy.md"
-    main(["--count", "16", "--others", "16", "--seed", "1", "--methods", "auto,hybr", "--write", str(path)])
-    rows = [line.split(" | ") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("| ")][2:]
+def test_the_page_has_a_row_for_each_kind_and_solver(tmp_path):
+    page, record = tmp_path / "accuracy.md", str(tmp_path / "accuracy.json")
+    main(["--count", "8", "--seed", "1", "--methods", "auto", "--record", record])
+    main(["--count", "8", "--seed", "1", "--methods", "hybr", "--record", record])
+    main(
+        [
+            "--count",
+            "3",
+            "--seed",
+            "1",
+            "--hard",
+            "--warm",
+            "--methods",
+            "auto",
+            "--record",
+            record,
+            "--write",
+            str(page),
+        ]
+    )
+    text = page.read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    rows = [row for row in rows if row[0] not in ("| solver", "| ---")]
     kinds = [system.kind for system in systems(len(KINDS), seed=1)]
-    assert [row[1] for row in rows] == [*kinds, "all"] * 2
-    assert [row[2] for row in rows] == [*["2"] * len(KINDS), "16"] * 2
-    assert [row[4] for row in rows[: len(KINDS) + 1]] == ["0"] * (len(KINDS) + 1)  # false successes of `root`
+    assert [row[1] for row in rows[:18]] == [*kinds, "all"] * 2
+    assert [row[2] for row in rows] == [*["1"] * len(KINDS), "8"] * 2 + ["1", "1", "1", "3"]
+    assert all(row[4] == "0" for row in rows if row[0] == "| auto")
+    assert "3 systems from their roots" in text
+    assert ": 0 failures" in text.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
