@@ -107,11 +107,11 @@ class NonlinearStop(ChecksKeywords):
     -----
     The error is estimated by Newton's theory [1]_: after a step s, ``||c|| / (1 - theta)`` with theta = ||c|| / ||s||,
     where c is the simplified Newton correction -J^-1 F(x) by the factors at hand, of J at the point before. It takes no
-    evaluation. With a dense J, errors are relative to each unknown in the units that the columns of J show. Methods
-    without factors predict the length of c by what the last steps took from ||F||. Where F is
-    rounding error, which one evaluation shows, and x no longer improves, x is accepted if the last Newton step was at
-    most 1e-5 of it; its error is derived from that step. A system is not accepted where F vanishes only as x moves on
-    by steps that do not become shorter (`Status.AT_INFINITY`).
+    evaluation. Errors are relative to each unknown in the units that the columns of a dense or sparse J show. Methods
+    without factors predict the length of c by how much the last steps changed ||F||; up to 20 unknowns a dense J
+    confirms it. Where F is rounding error, which one evaluation shows, and x no longer improves, x is accepted if the
+    last Newton step was at most 1e-5 of it and J is regular; its error is derived from that step. A system is not
+    accepted where F vanishes only as x moves on by steps that do not become shorter (`Status.AT_INFINITY`).
 
     Systems that still run at a limit end as EVALUATION_LIMIT or TIME_LIMIT, at the best of their points.
 

@@ -186,7 +186,7 @@ def powers(rng: np.random.Generator) -> Hard:
         d = x - xp.asarray(kink)
         return xp.sign(d) * xp.abs(d) ** p
 
-    return mixed("powers of |x|", phi, B, r, r + 10 ** rng.uniform(-1, 1) * signs(rng, n))
+    return mixed("powers of abs(x)", phi, B, r, r + 10 ** rng.uniform(-1, 1) * signs(rng, n))
 
 
 def reactor(rng: np.random.Generator) -> Hard:

@@ -7,8 +7,8 @@ evaluation. For Newton's method with H = J^-1 of the point before, c is the simp
     ||x - x*|| <= ||c|| / (1 - theta),        theta = ||c|| / ||s|| < 1
 
 ([1]_, section 2.1): theta is the contraction that the step has shown. Methods without such an inverse predict the error
-by the gains of the last steps, ||s|| over what the step took from ||F||: it is at most the largest of them times
-||F(x)||, as 1 / (1 - q) where every step leaves the part q of ||F||. An inexact step that leaves a weak direction alone
+by the gains of the last steps, ||s|| over the change of ||F||: it is at most the largest of them times ||F(x)||, as
+1 / (1 - q) where every step leaves the part q of ||F||. An inexact step that leaves a weak direction alone
 is short, and those before it were not.
 
 Some x are not accurate, however small the prediction. After a step that has enlarged ||F||, two have to reduce it.

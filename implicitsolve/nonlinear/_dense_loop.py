@@ -153,7 +153,11 @@ class DenseLoop(IterationLoop[DenseState]):
             J, x, s, F = state.J[rows], state.x[rows], moved[rows], state.F[rows]
             equations = near_reciprocals(np.abs(J).max(axis=2))
             theta = norm2(F * equations) / norm2(state.F_before[rows] * equations)
-            scale = scales(units_of(J), x, x - s, state.reference[rows])
+            reference, box = state.reference[rows], self.evaluator.box
+            if box is not None:  # of amounts that cannot be negative, small ones have their own size
+                lower = np.broadcast_to(box.lower, state.x.shape)[rows]
+                reference = np.where(lower == 0, np.minimum(np.abs(x), reference), reference)
+            scale = scales(units_of(J), x, x - s, reference)
             found = [norm_max(v / scale) for v in (solved(J, F), s, x - s)]
             found.append(np.ones(rows.size))  # of x, or of what it is relative to
             least = np.where(theta > FALLEN, 1.0, np.where(state.is_exact[rows], 0.0, MODEL))

@@ -14,6 +14,7 @@ from benchmarks.accuracy import hard
 from benchmarks.accuracy.solvers import solver
 from benchmarks.accuracy.systems import systems
 from implicitsolve import NonlinearStop, Problem, Status, root
+from tests.helpers.equilibria import SYSTEMS, equilibrium
 
 pytestmark = pytest.mark.rounding
 
@@ -184,6 +185,15 @@ def test_what_was_a_false_success_of_harder_kinds_is_none(seed, place):
     with np.errstate(all="ignore"):
         result = root(system.residual, system.x0)
     assert not result.success or system.error(result.x) <= 1e-4
+
+
+@pytest.mark.parametrize("name", ["phosphate", "titration"])
+def test_an_amount_of_a_trace_was_judged_by_its_start(name):
+    parts, start = SYSTEMS[name]
+    F, G = (equilibrium(*parts, by_logarithms=kind) for kind in (False, True))
+    with np.errstate(all="ignore"):
+        result = root(F, np.full(np.shape(parts[0])[1], start), bounds=(0, np.inf))
+        assert not result.success or np.abs(G(result.x)).max() <= 1e-4
 
 
 @pytest.mark.parametrize("method", ["anderson", "broyden", "newton-krylov", "block-newton"])
