@@ -73,7 +73,7 @@ def units_of(J: Array, xp: Any = np) -> Array:
 
 
 def sparse_units(J: Any) -> HostArray | None:
-    """The same for a sparse J of one system, if they differ by more than SAME."""
+    """Units of the unknowns for a sparse J of one system, if they differ by more than SAME."""
     sizes, n = np.abs(J.flat_data[0]), J.structure.unknowns
     largest = np.zeros(n, dtype=sizes.dtype)
     np.maximum.at(largest, J.structure.indices, sizes)
