@@ -11,12 +11,13 @@ from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._accuracy import FADED, LIMITED, plain_scales, scales, units_of
-from implicitsolve.nonlinear._state import Solution
+from implicitsolve.nonlinear._state import Solution, is_rounding
 from implicitsolve.status import Status
 from implicitsolve.structure import BlockBanded
 
 MOST_UNKNOWNS = 20  # for which J is worth its evaluations
 MOST_DOUBTFUL, LARGER = 200, 2.0  # ... where x is so many times as large as x0
+CONTRACTED = 0.25  # part of a correction that the next one by the same J may have
 MISSED = 0.1  # part of F that J does not reach, above which F has no root near x
 FAR = 10.0  # times x0, where F may vanish at infinity alone
 
@@ -46,7 +47,7 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
     part = evaluator.take(rows, x)
     reference = np.maximum(np.abs(solution.start[rows]), np.abs(x[rows] - solution.start[rows]))
     try:
-        errors = tally.enforced(certified_errors, part, x[rows], solution.F[rows], reference)
+        errors = tally.enforced(certified_errors, part, x[rows], solution.F[rows], reference, limit)
     except LimitReached:
         return
     is_right = errors <= max(LIMITED, limit)
@@ -54,7 +55,7 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
     solution.status[rows[~is_right]] = Status.STAGNATED
 
 
-def certified_errors(evaluator: Evaluator, x: HostArray, F: HostArray, reference: HostArray) -> HostArray:
+def certified_errors(evaluator: Evaluator, x: HostArray, F: HostArray, reference: HostArray, limit: float) -> HostArray:
     """Estimated errors of x (b, N), relative to x, by J there, infinite where F is not in its range; N evaluations."""
     dense = BlockBanded(0, 0, block_size=x.shape[1])
     unit = float(np.finfo(x.dtype).eps)
@@ -67,8 +68,20 @@ def certified_errors(evaluator: Evaluator, x: HostArray, F: HostArray, reference
         is_singular = ~((np.abs(J).max(axis=1) > 0).all(axis=1) & np.isfinite(A).all(axis=(1, 2)))
         is_singular |= ~np.isfinite(right).all(axis=1)
         A[is_singular], right[is_singular] = 0.0, 0.0
-        found = np.stack([np.linalg.lstsq(a, f)[0] for a, f in zip(A, right)])
+        found = least_squares(A, right)
         rest = np.abs(np.einsum("bij,bj->bi", A, found) - right).max(axis=1)
         errors = np.abs(found * columns / scale).max(axis=1) + unit
         is_singular |= (rest > MISSED * np.abs(right).max(axis=1)) | ~np.isfinite(errors)
+        doubtful = (errors > limit) & (errors <= LIMITED) & ~is_singular
+        if doubtful.any():  # J predicts F at the end of its step, or F is rounding error, or the error is another
+            ahead = least_squares(A, evaluator.residual(evaluator.moved(x, -found * columns)) * rows)
+            doubtful &= ~(np.abs(ahead * columns / scale).max(axis=1) <= CONTRACTED * errors)
+        if doubtful.any():
+            is_singular |= doubtful & ~is_rounding(evaluator, x, F)
     return np.where(is_singular, np.inf, errors)
+
+
+def least_squares(A: HostArray, b: HostArray) -> HostArray:
+    """Least-squares solutions of A y = b for each system; NaN where b is not finite."""
+    finite = np.isfinite(b).all(axis=1)
+    return np.stack([np.linalg.lstsq(a, f)[0] if is_finite else f * np.nan for a, f, is_finite in zip(A, b, finite)])
