@@ -239,7 +239,7 @@ def checkpoints(rng: np.random.Generator) -> int:
 
 def batches(rng: np.random.Generator) -> int:
     """The answer of a system depends neither on its neighbors nor on the way through a stream."""
-    n, count = int(rng.integers(1, 6)), int(rng.integers(2, 100))
+    n, count = int(rng.integers(1, 6)), int(rng.integers(2, 400))
     B, r = rng.standard_normal((count, n, n)) + 3 * np.eye(n), rng.uniform(0.5, 2, (count, n))
     spoilt = rng.random(count) < 0.2
 
