@@ -17,6 +17,7 @@ from implicitsolve._parameters import Parametrized
 from implicitsolve._record import Tally
 from implicitsolve._typing import HostArray
 from implicitsolve.direct._sparse_lu import SparseFactorization, SparseLU, SparsePlan
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov import LGMRES
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
@@ -320,7 +321,7 @@ class Frame:
             else:
                 change = SparseMatrix(np.abs(self.matrix.data), self.matrix.structure).matvec(sizes)
             moved = self.column * metric.span
-            self.scale: float = float(np.linalg.norm(moved)) or float(np.linalg.norm(change)) or 1.0
+            self.scale: float = float(norm2(moved[None])[0]) or float(norm2(change[None])[0]) or 1.0
             self.rounding: float = ROUNDING * float(np.max(np.abs(change)))
             if not system.is_reach_known:
                 system.reach = max(system.reach, ROOT_EPS * float(np.max(np.abs(moved))))
@@ -388,7 +389,7 @@ class Frame:
             weights[:, :-1],
             weights[:, -1:],
         )
-        target = np.array([LINEAR_RTOL * np.linalg.norm(b)])
+        target = LINEAR_RTOL * norm2(b[None])
         start = None if guess is None else guess[None, :] / units
         method = LGMRES(restart=min(100, b.size))
         with np.errstate(all="ignore"):

@@ -133,3 +133,11 @@ def test_the_picture_and_the_table_show_special_points():
     assert "fold" in branch.summary()
     assert "CONVERGED" in branch.summary()
     assert "<table" in branch._repr_html_()
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e160, 1e300])
+def test_branches_do_not_depend_on_the_units_of_F(scale):
+    def branch(scale):
+        return ims.continuation(lambda x, lam: scale * (x**3 + x - lam), np.array([-0.5]), -1.0, 1.0)
+
+    np.testing.assert_allclose(branch(scale).lam, branch(1.0).lam, rtol=1e-6)
