@@ -116,7 +116,7 @@ class Compiled:
         """For those of all lanes, in the order of `Lanes`, but at least of those whose bits are in `running`."""
         try:
             return self._all_at_once()
-        except (NumbaError, NotImplementedError):  # what `Lanes` do not, such as branching on x
+        except (NumbaError, NotImplementedError, AttributeError):  # what `Lanes` do not: branch on x, or `x *= 2`
             return self._one_after_the_other(LANES)
 
     @property

@@ -281,3 +281,14 @@ def test_complex_division_by_zero_is_not_finite_and_prints_nothing(form, capfd):
     np.testing.assert_array_equal(result.status, [Status.NONFINITE, Status.CONVERGED])
     assert np.isnan(result.fun[0]).all()
     assert "Exception" not in capfd.readouterr().err
+
+
+def test_a_residual_may_work_in_place():
+    def F(x):
+        x *= 2.0
+        x -= 3.0
+        return x
+
+    result = newton_batch(F, np.array([[1.0, 5.0], [0.5, 2.0]]))
+    assert result.success.all()
+    np.testing.assert_allclose(result.x, 1.5, rtol=1e-12)
