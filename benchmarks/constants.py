@@ -12,7 +12,7 @@ Usage::
 
     python -m benchmarks.constants --stages                                 # minutes: what each stage earns
     python -m benchmarks.constants                                          # hours
-    python -m benchmarks.constants --only krylov --write docs/performance/constants.md
+    python -m benchmarks.constants --only krylov --write constants.md
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtr
 
 import implicitsolve as ims
 from benchmarks.benchmarks.problems import burkardt_problems, classic_problems, pde_gallery
@@ -45,6 +46,7 @@ from benchmarks.sparse_problems import sparse_gallery
 from benchmarks.structure import is_number
 from implicitsolve.adapters import gru_parameters, implicit_gru
 from implicitsolve.nonlinear import _plan
+from tests.helpers.equilibria import equilibria
 
 FOLDERS = ("globalize", "krylov", "linearize", "nonlinear", "precondition", "problem", "stopping")
 FACTORS = (0.5, 2.0)
@@ -184,6 +186,29 @@ def table(found: list[Constant], plain: tuple[int, int]) -> str:
     return "\n".join(lines)
 
 
+def separate_equations() -> Iterator[tuple[Callable[[Any], Any], Any]]:
+    """Equations of one unknown each in one vector: Kepler's, diodes, friction in pipes, implied volatilities."""
+    rng = np.random.default_rng(0)
+    for n in (60, 1000):
+        a, b, c, d = rng.uniform(size=(4, n))
+        yield lambda E, a=a, b=b: E - a * np.sin(E) - 6 * b, 6 * b
+        yield lambda v, n=n: 1e-9 * np.expm1(v / 0.0257) + v / 50 - np.linspace(0, 8, n), np.full(n, 0.3)
+        roughness, drag = 10 ** (5 * a - 6.5), 10 ** (1 - 4 * b)
+        yield (
+            lambda f, r=roughness, e=drag: 1 / np.sqrt(abs(f)) + 2 * np.log10(r + e / np.sqrt(abs(f))),
+            np.full(n, 0.02),
+        )
+        price = partial(option_price, 0.5 + 1.5 * b, 0.1 + 2.9 * c)
+        paid = price(0.1 + 0.7 * d)
+        yield lambda v, price=price, paid=paid: price(v) - paid, np.full(n, 0.3)
+
+
+def option_price(strike: Any, time: Any, volatility: Any) -> Any:
+    """Black's formula for a forward price of 1."""
+    first = (volatility**2 * time / 2 - np.log(strike)) / (volatility * np.sqrt(time))
+    return ndtr(first) - strike * ndtr(first - volatility * np.sqrt(time))
+
+
 Solves = dict[str, list[Callable[[], Any]]]
 NEVER = _plan.Condition("never", lambda context, solution: np.zeros(solution.status.size, dtype=bool))
 STORED = Path(__file__).with_name("ablation.json")
@@ -199,6 +224,7 @@ def sets() -> Solves:
         return partial(ims.root, p.residual, x0, stop=ims.NonlinearStop(atol=p.tolerance(), rtol=0.0))
 
     cubics = np.random.default_rng(5).standard_normal((200, 4))
+    positive = [partial(ims.root, *case, bounds=(0, np.inf)) for case in equilibria().values()]
     published = robustness_sets()
     sparse = published.pop("sparse gallery, quick")
     return {
@@ -207,6 +233,8 @@ def sets() -> Solves:
         "sparse": [plain(*case) for case in sparse],
         "layers": [*layers(), *map(of, layer_cases())],
         "cubics": [partial(ims.root, partial(np.polyval, c), np.array([3.0])) for c in cubics],
+        "positive unknowns": positive,
+        "equations apart": [partial(ims.root, *case) for case in separate_equations()],
         "rootless": [of(case) for case in hopeless_cases() if np.size(case.start) <= LARGEST],
     }
 

@@ -22,9 +22,8 @@ in other packages. All numbers of a table are from one run on one machine; ratio
 Separate pages: [evaluations against SciPy](against_scipy.md),
 [time of the drop-in](drop_in_times.md), [small systems](small_systems.md),
 [large systems](large_systems.md), [the Brusselator in the plane](brusselator.md),
-[robustness](robustness.md), [accuracy](accuracy.md), [hostile systems](adversary.md)
-and [systems without roots](hopeless.md). Others are of
-[the methods' constants](constants.md),
+[robustness](robustness.md), [accuracy](accuracy.md) and [hostile systems](adversary.md).
+Others are of [what the stages of "auto" earn](ablation.md),
 [methods for fixed points](fixed_points.md),
 [block LU against LAPACK](block_lu.md), [products of a layer](adapters.md), [counts by commit](trend.md),
 [a GPU](../how_to/gpu.md#figures), [many ranks](../how_to/cluster.md#measured).
@@ -69,8 +68,7 @@ brusselator
 robustness
 accuracy
 adversary
-hopeless
-constants
+ablation
 fixed_points
 block_lu
 adapters

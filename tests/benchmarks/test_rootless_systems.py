@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 
 import implicitsolve as ims
-from benchmarks.hopeless import main
 from benchmarks.rootless_systems import hopeless_cases, solvable_cases
 from implicitsolve.nonlinear._budget import evaluations_without_progress
 
@@ -51,12 +48,3 @@ def test_long_linear_solves_do_not_prolong_a_hopeless_attempt():
         for case in cases:
             most = evaluations_without_progress(np.size(case.start)) + LAST_STEP
             assert 0 < spent_without_progress(case) <= most, case.name
-
-
-def test_a_page_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("benchmarks.hopeless.TIMED", 0)
-    with warnings.catch_warnings():
-        main(["--only", "rectified", "--write", str(tmp_path / "page.md")])
-    text = (tmp_path / "page.md").read_text(encoding="utf-8")
-    assert "3 systems" in text
-    assert "| fixed point | rectified | 1000 |" in text
