@@ -9,10 +9,10 @@ import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_array, is_complex
 from implicitsolve._record import Tally
-from implicitsolve._typing import Array, ArrayArgument, HostArray
+from implicitsolve._typing import Array, ArrayArgument, HostArray, Namespace
 from implicitsolve.direct import BlockLU, DirectMethod, solve_factored
 from implicitsolve.kernels._norms import norm2
-from implicitsolve.krylov import LGMRES, KrylovMethod
+from implicitsolve.krylov import LGMRES, KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._base import with_idle_measured
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
 from implicitsolve.operators._convert import as_inverse
@@ -83,23 +83,11 @@ def linear_solve(
     start = None if x0 is None else _fitting(operator.batch_shape, operator.in_shape, x0, "x0")
     inverse = _inverse(solver, A, operator, M)
     xp = array_namespace(*(part for part in (b, start, A, M) if is_array(part)))
-    dtypes = [part.dtype for part in (operator, inverse, start) if part is not None]
-    if not is_complex(b) and any("complex" in str(dtype) for dtype in dtypes):
-        b = xp.astype(b, xp.complex64 if xp.finfo(b.dtype).bits == 32 else xp.complex128)
-    flat = xp.reshape(b, (math.prod(operator.batch_shape), operator.shape[1]))
-    tally = Tally()
-    counted = guarded(operator, "A", tally.add)
-    target: HostArray | None = None
+    b = _promoted(xp, b, operator, inverse, start)
+    tally, flat = Tally(), xp.reshape(b, (math.prod(operator.batch_shape), operator.shape[1]))
+    x = None if start is None else xp.astype(xp.reshape(start, flat.shape), b.dtype)
     with np.errstate(all="ignore"):
-        if solver.kind == "direct":
-            factors = solver.factor(operator if isinstance(operator, BlockBandedMatrix) else A)
-            outcome = solve_factored(counted, factors, flat, stop)
-        else:
-            target = stop.target(norm2(flat), flat)
-            x = None if start is None else xp.astype(xp.reshape(start, flat.shape), b.dtype)
-            M = None if inverse is None else guarded(inverse, "M")
-            outcome = solver.solve(counted, flat, target=target, max_iterations=stop.max_iterations, M=M, x0=x)
-            outcome = outcome if x is not None else with_idle_measured(outcome, counted, flat, target)
+        outcome, target = _solved(solver, A, operator, guarded(operator, "A", tally.add), flat, x, inverse, stop)
     is_state = tuple(b.shape) == operator.batch_shape + operator.out_shape
     return LinearResult(
         x=xp.reshape(outcome.x, operator.batch_shape + operator.in_shape if is_state else b.shape),
@@ -109,6 +97,32 @@ def linear_solve(
         iterations=per_system(outcome.iterations, operator.batch_shape),
         matvecs=tally.jvps + tally.vjps,
     )
+
+
+def _promoted(xp: Namespace, b: Array, *parts: Any) -> Array:
+    """b as complex numbers where one of the parts is complex."""
+    if is_complex(b) or not any("complex" in str(part.dtype) for part in parts if part is not None):
+        return b
+    return xp.astype(b, xp.complex64 if xp.finfo(b.dtype).bits == 32 else xp.complex128)
+
+
+def _solved(
+    solver: Any,
+    A: Any,
+    operator: LinearOperator,
+    counted: LinearOperator,
+    b: Array,
+    start: Array | None,
+    inverse: LinearOperator | None,
+    stop: LinearStop,
+) -> tuple[KrylovOutcome, HostArray | None]:
+    """The outcome for right-hand sides (B, N), and what the residuals had to fall to; None after a direct solve."""
+    if solver.kind == "direct":
+        factors = solver.factor(operator if isinstance(operator, BlockBandedMatrix) else A)
+        return solve_factored(counted, factors, b, stop), None
+    target, M = stop.target(norm2(b), b), None if inverse is None else guarded(inverse, "M")
+    outcome = solver.solve(counted, b, target=target, max_iterations=stop.max_iterations, M=M, x0=start)
+    return outcome if start is not None else with_idle_measured(outcome, counted, b, target), target
 
 
 def _inverse(solver: Any, A: Any, operator: LinearOperator, M: Any) -> LinearOperator | None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,9 +21,6 @@ from implicitsolve.structure import BlockBanded, Grid, Halves, Sparse
 from implicitsolve.structure._block_banded import coloring
 from implicitsolve.structure._names import labels_of
 
-P = ParamSpec("P")
-R = TypeVar("R")
-ProblemT = TypeVar("ProblemT", bound="Problem")
 FUNCTIONS = "jvp", "jvps", "vjp", "jac", "linearize", "blocks", "take", "initial_guess", "substitute", "astype"
 OF_PARAMETERS = "parameter_jvp", "parameter_vjp"
 MOST_PRODUCTS = 64  # of one assembly, for which direct solves are the first choice
@@ -232,27 +227,6 @@ def _checked_exceptions(value: Any) -> tuple[type[Exception], ...]:
     if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in found):
         raise TypeError(f"Problem: `rejects` must be a class of exceptions or a tuple of them, got {value!r}")
     return found
-
-
-def in_state(state: dict[str, Any], function: Callable[P, R]) -> Callable[P, R]:
-    """The function under these settings of floating-point errors, as are those of a problem that it returns."""
-
-    @functools.wraps(function, updated=())
-    def call(*arguments: P.args, **keywords: P.kwargs) -> R:
-        with np.errstate(**state):
-            value = function(*arguments, **keywords)
-        return problem_in_state(state, value) if isinstance(value, Problem) else value
-
-    return call
-
-
-def problem_in_state(state: dict[str, Any], problem: ProblemT) -> ProblemT:
-    """The problem with all its functions in the state."""
-    other = copy.copy(problem)
-    for name in ("residual", *FUNCTIONS):
-        if (function := getattr(problem, name)) is not None:
-            object.__setattr__(other, name, in_state(state, function))
-    return other
 
 
 def with_derivatives(problem: Problem, x: Array) -> Problem:

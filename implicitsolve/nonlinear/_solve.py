@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -28,12 +31,17 @@ from implicitsolve.nonlinear._state import (
     SolveMemory,
     memory_of,
 )
-from implicitsolve.problem import Problem, in_state, problem_in_state, with_derivatives
+from implicitsolve.problem import FUNCTIONS, Problem, with_derivatives
 from implicitsolve.result import NonlinearResult, error_per_system, per_system, status_per_system
 from implicitsolve.status import Status
-from implicitsolve.stopping import NonlinearStop
+from implicitsolve.stopping import NonlinearStop, is_one_of
 
 ASIDE = 1e-3  # of x, by which a point is moved where F is to have generic digits
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+ProblemT = TypeVar("ProblemT", bound="Problem")
 
 
 def solve_root(
@@ -78,7 +86,7 @@ def _solve(
     whole, trace, scales = problem, problem.derivatives, None
     tally.residuals += 0 if trace is None else trace.evaluations
     _check(problem, solver, scheduler)
-    if isinstance(problem.x_scale, str) and problem.x_scale == "log":
+    if is_one_of(problem.x_scale, ("log",)):
         bounds = (0.0, np.inf) if problem.bounds is None else problem.bounds
         whole = problem = replace(problem, x_scale=None, bounds=bounds)
         solver = Logarithmic(method=solver)
@@ -86,17 +94,13 @@ def _solve(
         scales = Scales.of(problem, x0, tally)
         problem, x0, monitor = scales.problem, scales.start(x0), scales.monitor(monitor)
     tally.charge()
+    evaluator = _evaluator(problem, x0, solver, scheduler, tally, is_scaled=scales is not None)
+    offer_inverse(evaluator, whole.jac_approx, scales)
+    keep_heap(x0)
     known = SolveMemory() if previous is None else memory_of("root", problem, x0, previous)
     if trace is not None and known.assembler is None:
         known = replace(known, assembler=trace.assembler)
     memory = SolveMemory(declared=problem.structure, keeps=previous is not None)
-    few = FEW if scheduler is None or scheduler.capacity is None else 1.0
-    evaluator = Evaluator(problem, x0, solver.rdiff, few=few)
-    evaluator.tally = tally
-    offer_inverse(evaluator, whole.jac_approx, scales)
-    is_plain = scales is None and problem.linearize is None  # and so may be called in float32
-    evaluator.reports_coarse = scheduler is None and is_plain and type(x0) is np.ndarray
-    keep_heap(x0)
     context = SolveContext(evaluator, stop, monitor, scheduler, previous=known, memory=memory)
     solution = _solution(solver, context, x0)
     if solution is None:
@@ -108,6 +112,17 @@ def _solve(
         if not np.all(result.success):
             trace.confirm(result.x)
     return result
+
+
+def _evaluator(
+    problem: Problem, x0: Array, solver: NonlinearMethod, scheduler: Scheduler | None, tally: Tally, *, is_scaled: bool
+) -> Evaluator:
+    few = FEW if scheduler is None or scheduler.capacity is None else 1.0
+    evaluator = Evaluator(problem, x0, solver.rdiff, few=few)
+    evaluator.tally = tally
+    is_plain = not is_scaled and problem.linearize is None  # and so may be called in float32
+    evaluator.reports_coarse = scheduler is None and is_plain and type(x0) is np.ndarray
+    return evaluator
 
 
 def _check(problem: Problem, solver: NonlinearMethod, scheduler: Scheduler | None) -> None:
@@ -134,6 +149,27 @@ def _solution(solver: NonlinearMethod, context: SolveContext, x0: Array) -> Solu
         return None
     may_be_coarse = evaluator.reports_coarse and evaluator.tally.ended is None
     return None if may_be_coarse and _has_failed_in_single(evaluator, solution) else solution
+
+
+def in_state(state: dict[str, Any], function: Callable[P, R]) -> Callable[P, R]:
+    """The function under these settings of floating-point errors, as are those of a problem that it returns."""
+
+    @functools.wraps(function, updated=())
+    def call(*arguments: P.args, **keywords: P.kwargs) -> R:
+        with np.errstate(**state):
+            value = function(*arguments, **keywords)
+        return problem_in_state(state, value) if isinstance(value, Problem) else value
+
+    return call
+
+
+def problem_in_state(state: dict[str, Any], problem: ProblemT) -> ProblemT:
+    """The problem with all its functions in the state."""
+    other = copy.copy(problem)
+    for name in ("residual", *FUNCTIONS):
+        if (function := getattr(problem, name)) is not None:
+            object.__setattr__(other, name, in_state(state, function))
+    return other
 
 
 def _has_failed_in_single(evaluator: Evaluator, solution: Solution) -> bool:

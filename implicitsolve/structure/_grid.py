@@ -7,7 +7,7 @@ import math
 import operator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -66,20 +66,7 @@ class Grid(Representation):
         for flag in flags:
             check_flag("Grid", "periodic", flag)
         check_flag("Grid", "fields_last", self.fields_last)
-        expected = f'Grid: `stencil` must be a number, "box" or a list of offsets, got {self.stencil!r}'
-        if isinstance(self.stencil, str):
-            if self.stencil != "box":
-                raise ValueError(expected)
-        elif isinstance(self.stencil, int | np.integer):
-            check_limit("Grid", "stencil", self.stencil)
-        else:
-            try:
-                stencil = tuple(tuple(operator.index(d) for d in offset) for offset in self.stencil)
-            except TypeError:
-                raise TypeError(expected) from None
-            if any(len(offset) != axes for offset in stencil):
-                raise ValueError(f"Grid: an offset of `stencil` needs one integer for each of {axes} axes")
-            object.__setattr__(self, "stencil", stencil)
+        object.__setattr__(self, "stencil", _checked_stencil(self.stencil, axes))
 
     @property
     def unknowns(self) -> int:
@@ -129,3 +116,22 @@ class Grid(Representation):
                 f"Grid: {self.shape} points with {self.fields} fields have {self.unknowns} unknowns, "
                 f"but a system has {unknowns}"
             )
+
+
+def _checked_stencil(stencil: Any, axes: int) -> Any:
+    """The stencil, its offsets as tuples of integers."""
+    if isinstance(stencil, int | np.integer):
+        check_limit("Grid", "stencil", cast("int", stencil))
+        return stencil
+    if isinstance(stencil, str) and stencil == "box":
+        return stencil
+    expected = f'Grid: `stencil` must be a number, "box" or a list of offsets, got {stencil!r}'
+    if isinstance(stencil, str):
+        raise ValueError(expected)
+    try:
+        offsets = tuple(tuple(operator.index(d) for d in offset) for offset in stencil)
+    except TypeError:
+        raise TypeError(expected) from None
+    if any(len(offset) != axes for offset in offsets):
+        raise ValueError(f"Grid: an offset of `stencil` needs one integer for each of {axes} axes")
+    return offsets

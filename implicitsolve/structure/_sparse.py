@@ -270,24 +270,7 @@ def _coordinates(pattern: Any, unknowns: int | None) -> Any:
         entries: Any = scipy.sparse.coo_array(pattern)
         return scipy.sparse.coo_array((np.ones(entries.nnz, dtype=bool), (entries.row, entries.col)), entries.shape)
     if isinstance(pattern, tuple):
-        if len(pattern) != 2:
-            raise ValueError(f"Sparse: a tuple as `pattern` must be (rows, columns), got {len(pattern)} parts")
-        rows, columns = (np.asarray(part) for part in pattern)
-        for name, part in (("rows", rows), ("columns", columns)):
-            if part.ndim != 1 or (part.size and part.dtype.kind not in "iu"):
-                raise TypeError(
-                    f"Sparse: `{name}` must be an array of integers with one axis, got {part.dtype} {part.shape}"
-                )
-        if rows.size != columns.size:
-            raise ValueError(
-                f"Sparse: `rows` and `columns` must be equally long, got {rows.size} and {columns.size} entries"
-            )
-        n = unknowns if unknowns is not None else int(max(rows.max(initial=-1), columns.max(initial=-1))) + 1
-        least = int(min(rows.min(initial=0), columns.min(initial=0)))
-        most = int(max(rows.max(initial=0), columns.max(initial=0)))
-        if least < 0 or (most >= n and rows.size):
-            raise ValueError(f"Sparse: rows and columns must be from 0 to {n - 1}, got {least if least < 0 else most}")
-        return scipy.sparse.coo_array((np.ones(rows.size, dtype=bool), (rows, columns)), (n, n))
+        return _from_pairs(pattern, unknowns)
     if isinstance(pattern, np.ndarray | list):
         dense = np.asarray(pattern)
         if dense.ndim != 2 or dense.dtype.kind not in "biufc":
@@ -297,3 +280,25 @@ def _coordinates(pattern: Any, unknowns: int | None) -> Any:
         "Sparse: `pattern` must be a sparse matrix, a dense array or a tuple (rows, columns), "
         f"got {type(pattern).__name__}"
     )
+
+
+def _from_pairs(pattern: tuple[Any, ...], unknowns: int | None) -> Any:
+    """The same of (rows, columns)."""
+    if len(pattern) != 2:
+        raise ValueError(f"Sparse: a tuple as `pattern` must be (rows, columns), got {len(pattern)} parts")
+    rows, columns = (np.asarray(part) for part in pattern)
+    for name, part in (("rows", rows), ("columns", columns)):
+        if part.ndim != 1 or (part.size and part.dtype.kind not in "iu"):
+            raise TypeError(
+                f"Sparse: `{name}` must be an array of integers with one axis, got {part.dtype} {part.shape}"
+            )
+    if rows.size != columns.size:
+        raise ValueError(
+            f"Sparse: `rows` and `columns` must be equally long, got {rows.size} and {columns.size} entries"
+        )
+    n = unknowns if unknowns is not None else int(max(rows.max(initial=-1), columns.max(initial=-1))) + 1
+    least = int(min(rows.min(initial=0), columns.min(initial=0)))
+    most = int(max(rows.max(initial=0), columns.max(initial=0)))
+    if least < 0 or (most >= n and rows.size):
+        raise ValueError(f"Sparse: rows and columns must be from 0 to {n - 1}, got {least if least < 0 else most}")
+    return scipy.sparse.coo_array((np.ones(rows.size, dtype=bool), (rows, columns)), (n, n))

@@ -32,7 +32,9 @@ def test_explain_summary_and_errors_use_the_names():
 def test_a_declared_pattern_that_is_singular_names_them():
     pattern = np.eye(20, dtype=bool)
     pattern[17] = pattern[16]
-    named = ims.Problem(lambda x: x - 1, structure=ims.Sparse(pattern), names=NODES, equations=BALANCES)
+    named = ims.Problem(
+        lambda x: pattern @ x - 1.0 * np.arange(20), structure=ims.Sparse(pattern), names=NODES, equations=BALANCES
+    )
     with pytest.warns(RuntimeWarning, match=r"balance of J-16, balance of J-17 .* pressure at node J-17"):
         ims.root(named, np.zeros(20), method="sparse-newton")
 
