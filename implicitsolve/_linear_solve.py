@@ -83,11 +83,11 @@ def linear_solve(
     start = None if x0 is None else _fitting(operator.batch_shape, operator.in_shape, x0, "x0")
     inverse = _inverse(solver, A, operator, M)
     xp = array_namespace(*(part for part in (b, start, A, M) if is_array(part)))
-    b = _promoted(xp, b, operator, inverse, start)
+    b = _in_complex(xp, b, operator, inverse, start)
     tally, flat = Tally(), xp.reshape(b, (math.prod(operator.batch_shape), operator.shape[1]))
     x = None if start is None else xp.astype(xp.reshape(start, flat.shape), b.dtype)
     with np.errstate(all="ignore"):
-        outcome, target = _solved(solver, A, operator, guarded(operator, "A", tally.add), flat, x, inverse, stop)
+        outcome, target = _outcome(solver, A, operator, guarded(operator, "A", tally.add), flat, x, inverse, stop)
     is_state = tuple(b.shape) == operator.batch_shape + operator.out_shape
     return LinearResult(
         x=xp.reshape(outcome.x, operator.batch_shape + operator.in_shape if is_state else b.shape),
@@ -99,14 +99,14 @@ def linear_solve(
     )
 
 
-def _promoted(xp: Namespace, b: Array, *parts: Any) -> Array:
+def _in_complex(xp: Namespace, b: Array, *parts: Any) -> Array:
     """b as complex numbers where one of the parts is complex."""
     if is_complex(b) or not any("complex" in str(part.dtype) for part in parts if part is not None):
         return b
     return xp.astype(b, xp.complex64 if xp.finfo(b.dtype).bits == 32 else xp.complex128)
 
 
-def _solved(
+def _outcome(
     solver: Any,
     A: Any,
     operator: LinearOperator,

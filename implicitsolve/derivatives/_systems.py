@@ -20,7 +20,7 @@ from implicitsolve.krylov import LGMRES, KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._recycling import BASIS_MEMORY
 from implicitsolve.linearize._difference_steps import weights
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._direction import normalized, restored
+from implicitsolve.nonlinear._direction import normalize, restored
 from implicitsolve.nonlinear._mixed_precision import LEAST_BLOCK
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import guarded
@@ -220,7 +220,7 @@ def _solved_in_single(
     solver: KrylovMethod, A: LinearOperator, b: Array, norms: HostArray, target: HostArray, limit: int
 ) -> KrylovOutcome:
     """Solve A x = b, where ||b|| are `norms`, with products in float32, as accurately as these can be."""
-    unit, scale = normalized(b, norms)
+    unit, scale = normalize(b, norms)
     single = A.astype(unit.dtype)
     aim = np.maximum(target / scale, LEAST_SINGLE)
     M = single.approximate_inverse()

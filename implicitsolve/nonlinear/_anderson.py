@@ -167,7 +167,7 @@ class AndersonLoop(FixedPointLoop[_AndersonState]):
         step = -image - state.history.combined(*chosen)
         return step, state.x + step
 
-    def _measured(self, F: Array, step: Array, x: Array, *, keeps_inverse: bool) -> Norms:
+    def _measure(self, F: Array, step: Array, x: Array, *, keeps_inverse: bool) -> Norms:
         """Norms; on a device with what the history will need of this step, so that nothing is read twice."""
         if isinstance(F, np.ndarray):
             return Norms(F, step, x)

@@ -50,7 +50,7 @@ def offer_inverse(evaluator: Evaluator, given: Any, scales: Scales | None = None
         return
 
     def inverse(A: Any) -> LinearOperator:
-        M = evaluator.operator(_inverted(A), "jac_approx")
+        M = evaluator.operator(_invert(A), "jac_approx")
         if scales is None:
             return M
         x, F = (evaluator.flatten(sizes) for sizes in (scales.x, scales.F))
@@ -68,7 +68,7 @@ def offer_inverse(evaluator: Evaluator, given: Any, scales: Scales | None = None
     evaluator.approximate = at if is_function else lambda x: constant()
 
 
-def _inverted(A: Any) -> Any:
+def _invert(A: Any) -> Any:
     """Factors, or what approximates A^-1 by products with A."""
     if hasattr(A, "solve"):
         return A

@@ -83,7 +83,7 @@ class BlockLoop(IterationLoop[BlockState]):
         self.newton: Array | None = None  # the last direction, before it was shortened at bounds
         self.descents: list[tuple[Indices, Descent]] = []  # of the new J, where the line search needs them
 
-    def _extended(self, state: LoopState, J: LinearOperator | None) -> BlockState:
+    def _extend(self, state: LoopState, J: LinearOperator | None) -> BlockState:
         size = state.rows.size
         known = None if self.method.reuse == "none" else self.previous.inverse
         is_own = isinstance(self.method.factor, BlockSettings)  # another method may return the same factors again
@@ -140,7 +140,7 @@ class BlockLoop(IterationLoop[BlockState]):
         whole = SearchResult(x, F, norms, np.ones(fresh.size), finite.copy(), finite, None, measured)
         found = self._search(whole, direction, fresh)
         moved, is_still = self._accept(found, direction)
-        failed = self._failed(found, direction, fresh, previous)
+        failed = self._failures(found, direction, fresh, previous)
         lost = np.flatnonzero(fresh & ~found.accepted)
         if lost.size:
             self.state.progress.direction[lost] = self._relative_length(direction, lost)
@@ -183,7 +183,7 @@ class BlockLoop(IterationLoop[BlockState]):
                 sizes = np.where(is_near, 1.0, sizes)
         return lengths, steps, before, sizes
 
-    def _failed(self, found: SearchResult, direction: Array, fresh: HostArray, previous: HostArray) -> HostArray:
+    def _failures(self, found: SearchResult, direction: Array, fresh: HostArray, previous: HostArray) -> HostArray:
         """Status of systems whose step with a new J was rejected or reached rounding error."""
         failed = np.full(fresh.size, RUNNING)
         lost = fresh & ~found.accepted
@@ -207,7 +207,7 @@ class BlockLoop(IterationLoop[BlockState]):
             if not rows.size:
                 break
             part, x, F = self._part(rows)
-            assembler, J = self.assembler, self._assembled(part, x, F)
+            assembler, J = self.assembler, self._jacobian_of(part, x, F)
             if self.method.line_search.needs_descent:
                 self.descents.append((rows, Descent.of(J.matvec, J.rmatvec, F)))
             if self.state.units is not None:
@@ -221,7 +221,7 @@ class BlockLoop(IterationLoop[BlockState]):
                 direction = inverse.negative(F)
             rows = rows[assembler.check(part.rows, direction)]
 
-    def _assembled(self, part: Evaluator, x: Array, F: Array) -> LinearOperator:
+    def _jacobian_of(self, part: Evaluator, x: Array, F: Array) -> LinearOperator:
         """J(x) of some systems."""
         J = self.assembler.assemble(part, x, F)
         return J if self.shift is None else self.shift(part.rows, J, x, F)

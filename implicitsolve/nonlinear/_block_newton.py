@@ -97,7 +97,7 @@ class OneFactoredSystem(OneInvertedSystem):
             self.progress.direction = math.sqrt(square) / size if size > 0 else math.inf
             if self.units is not None and self.reference is not None:
                 self.progress.direction = self._lengths(direction, direction, 0.0, 0.0, 0.0)[1]
-        x, F, norm, length, failed = self._searched(direction, *point)
+        x, F, norm, length, failed = self._search_along(direction, *point)
         moved = direction if length == 1 else x - self.x if length else np.zeros_like(x)
         if length:
             self._accept(x, F, norm)
@@ -157,7 +157,7 @@ class OneFactoredSystem(OneInvertedSystem):
         known = math.isfinite(length) and not self.is_distrusted
         return length if known else math.inf, step, 1.0, 1.0
 
-    def _searched(
+    def _search_along(
         self, direction: HostArray, x: HostArray, F: HostArray, norm: float
     ) -> tuple[HostArray, HostArray, float, float, int]:
         """Accept the whole step, or search along it from a new J: x, F, ||F||, the length or 0, a failure's status."""
@@ -199,7 +199,7 @@ class OneFactoredSystem(OneInvertedSystem):
         direction: Any = None
         for _ in range(MAX_ASSEMBLIES):
             self.inverse.parts = []  # its memory first
-            self.inverse.parts = [(ROW, self._factored())]
+            self.inverse.parts = [(ROW, self._factor())]
             if self.assembler.is_certain(ROW):
                 return None
             with np.errstate(all="ignore"):
@@ -208,7 +208,7 @@ class OneFactoredSystem(OneInvertedSystem):
                 break
         return direction
 
-    def _factored(self) -> Any:
+    def _factor(self) -> Any:
         """The inverse of J(x), by its factors."""
         differences = self.differences
         make = None if differences is None else differences.taken(self.x, self.F, self.norm)

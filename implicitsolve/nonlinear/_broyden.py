@@ -283,7 +283,7 @@ class _BroydenLoop(FixedPointLoop[_BroydenState]):
         state = self.state
         return state.updates.corrected(-scaled(state.damping, self._image_step(state, state.F)))
 
-    def _measured(self, F: Array, step: Array, x: Array, *, keeps_inverse: bool) -> Norms:
+    def _measure(self, F: Array, step: Array, x: Array, *, keeps_inverse: bool) -> Norms:
         measured = Norms(F, step, x)
         self.size = None if isinstance(F, np.ndarray) else measured.two(1)
         return measured

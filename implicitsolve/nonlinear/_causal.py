@@ -47,7 +47,7 @@ class Substitution(NonlinearMethod):
 class _SubstitutionLoop(IterationLoop[LoopState]):
     """One step, after which every system has ended."""
 
-    def _extended(self, state: LoopState, J: LinearOperator | None) -> LoopState:
+    def _extend(self, state: LoopState, J: LinearOperator | None) -> LoopState:
         return state
 
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:
@@ -146,13 +146,13 @@ class _CausalLoop(IterationLoop[_State]):
     def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:
         return self.evaluator.trial(x)
 
-    def _extended(self, state: LoopState, J: LinearOperator | None) -> _State:
+    def _extend(self, state: LoopState, J: LinearOperator | None) -> _State:
         return _State(**vars(state), J=J, most_solved=np.zeros((state.rows.size, 2), dtype=int))
 
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:
         evaluator, state = self.evaluator, self.state
         J = evaluator.jacobian(state.x, state.F) if state.J is None else state.J
-        x = self._bounded(J)
+        x = self._bound(J)
         F, J_there = evaluator.trial(x)
         with np.errstate(all="ignore"):
             step = x - state.x
@@ -162,13 +162,13 @@ class _CausalLoop(IterationLoop[_State]):
         ones = np.ones(norms.shape)
         _, is_still = self._accept(SearchResult(x, F, norms, ones, finite, finite, J_there, measured), step)
         state.J = J_there
-        solved = self._solved(F)
+        solved = self._solved_blocks(F)
         state.since[(solved > state.most_solved).any(axis=1)] = -1  # counts as progress
         state.most_solved = np.maximum(solved, state.most_solved)
         self._update_status(finite, step, is_still, is_last, np.where(finite, RUNNING, NONFINITE))
         return {"step_length": ones}
 
-    def _bounded(self, J: LinearOperator) -> Array:
+    def _bound(self, J: LinearOperator) -> Array:
         """The next iterate."""
         state, inverse = self.state, J.approximate_inverse()
         if inverse is None:
@@ -181,7 +181,7 @@ class _CausalLoop(IterationLoop[_State]):
             newton = state.x - inverse.matvec(xp.where(is_noise, xp.zeros_like(state.F), state.F))
             return xp.where(xp.abs(newton) <= self.method.bound * size, newton, image)
 
-    def _solved(self, F: Array) -> HostArray:
+    def _solved_blocks(self, F: Array) -> HostArray:
         """How many blocks from either end have no element of F above the target, (b, 2)."""
         xp, blocks = array_namespace(F), (*self.evaluator.event_shape, 1)[0]
         largest = xp.max(xp.abs(xp.reshape(F, (F.shape[0], blocks, -1))), axis=2)

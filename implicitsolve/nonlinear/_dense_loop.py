@@ -32,7 +32,7 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, Lengths, agrees, is_far_from, scales, units_of
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._convergence import RUNNING, SINGULAR, STAGNATED
-from implicitsolve.nonlinear._dense_matrices import central_differences, is_singular, solved, times
+from implicitsolve.nonlinear._dense_matrices import central_differences, is_singular, solve_each, times
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
 from implicitsolve.nonlinear._one_dense_system import GROWN, IDLE_STEPS, MIXED, NEW_BEST, PATIENCE
@@ -90,7 +90,7 @@ class DenseLoop(IterationLoop[DenseState]):
         has_jac = self.whole.problem.jac is not None
         self.offered = OfferedJacobians.of(self.evaluator, self.state.x) if has_jac else None
 
-    def _extended(self, state: LoopState, J: LinearOperator | None) -> DenseState:
+    def _extend(self, state: LoopState, J: LinearOperator | None) -> DenseState:
         b, N = state.x.shape
         counts = np.zeros((2, b), dtype=np.int8)
         return DenseState(
@@ -107,11 +107,11 @@ class DenseLoop(IterationLoop[DenseState]):
         )
 
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:
-        state, fresh, self.distrusted = self.state, self._assembled(), np.zeros(0, dtype=int)
+        state, fresh, self.distrusted = self.state, self._renew_jacobians(), np.zeros(0, dtype=int)
         with np.errstate(all="ignore"):
             trial = self._trial()
         self.limited = trial.limited
-        measured = self._evaluated(trial.step)
+        measured = self._evaluate(trial.step)
         found = trial_points(measured, measured.two(0))
         with np.errstate(all="ignore"):
             norms = found.norms if self.scale is None else norm2(found.F * self.scale)
@@ -120,17 +120,17 @@ class DenseLoop(IterationLoop[DenseState]):
             rows = np.flatnonzero(others)
             if self.scale is None:
                 state.is_exact &= fresh
-            reduction, ratio = self._tested(trial, found, norms / trial.norms, rows)
+            reduction, ratio = self._test(trial, found, norms / trial.norms, rows)
             found.accepted[rows] = ratio >= ACCEPTED
             is_outdated = self._learn(trial, found, rows, ratio, norms)
             idle = self._idle(trial, rows, reduction, ratio)
-            state.idle = _placed(rows, idle, state.idle)
+            state.idle = _at_places(rows, idle, state.idle)
             failed = np.where(idle < IDLE_STEPS, RUNNING, STAGNATED)
             failed[~(trial.size[rows] > 0) | ~np.isfinite(trial.size[rows])] = SINGULAR
             found.length = found.accepted.astype(np.float64)
             state.F_before = np.where(found.accepted[:, None], state.F, state.F_before)
             moved, is_still = self._accept(found.restored(state.x, state.F, state.norms), trial.step)
-            failed = _placed(rows, failed, state.status)
+            failed = _at_places(rows, failed, state.status)
             lost = np.flatnonzero(fresh & ~found.accepted)
             lengths = self._relative_length(trial.newton, lost)
             state.progress.direction[lost] = np.where(is_singular(state.J[lost]), np.inf, lengths)
@@ -158,7 +158,7 @@ class DenseLoop(IterationLoop[DenseState]):
                 lower = np.broadcast_to(box.lower, state.x.shape)[rows]
                 reference = np.where(lower == 0, np.minimum(np.abs(x), reference), reference)
             scale = scales(units_of(J), x, x - s, reference)
-            found = [norm_max(v / scale) for v in (solved(J, F), s, x - s)]
+            found = [norm_max(v / scale) for v in (solve_each(J, F), s, x - s)]
             found.append(np.ones(rows.size))  # of x, or of what it is relative to
             least = np.where(theta > FALLEN, 1.0, np.where(state.is_exact[rows], 0.0, MODEL))
             found[0] = np.maximum(found[0], least * theta * found[1])
@@ -192,7 +192,7 @@ class DenseLoop(IterationLoop[DenseState]):
             self.scale = rows[:, :, 0]
             J, F = J * rows, F * self.scale
             norms = norm2(F)
-        step = newton = -solved(J, F)
+        step = newton = -solve_each(J, F)
         size = norm2(newton)
         if self.is_first:
             state.radius = first_radius(size, norm2(state.x), 1.0 if is_equilibrated else FIRST_RADIUS)
@@ -203,21 +203,21 @@ class DenseLoop(IterationLoop[DenseState]):
             descent = Descent.of(partial(times, part), partial(times, np.swapaxes(part, 1, 2)), F[limited])
             step[limited] = dogleg(descent.unit, descent.length, step[limited], state.radius[limited])[0]
         if box is not None:
-            step, leaves = self._bounded(box, step)
+            step, leaves = self._bound(box, step)
             limited = np.union1d(limited, leaves)
         trial = Trial(newton, size, norms, step, size if step is newton else norm2(step), limited)
         if limited.size:
             trial.model = F[limited] + times(J[limited], step[limited])
         return trial
 
-    def _assembled(self) -> HostArray:
+    def _renew_jacobians(self) -> HostArray:
         """Assemble J where it is stale, and return where."""
         fresh = self.state.is_stale
         if fresh.any():
             self._assemble(np.arange(fresh.size) if fresh.all() else np.flatnonzero(fresh))
         return fresh
 
-    def _bounded(self, box: Box, step: Array) -> tuple[Array, Indices]:
+    def _bound(self, box: Box, step: Array) -> tuple[Array, Indices]:
         """Steps within the bounds, and which of them would have left these."""
         state = self.state
         low, high = box.room(state.x, kept_part(state.norms, state.start_norms))
@@ -229,14 +229,12 @@ class DenseLoop(IterationLoop[DenseState]):
             step[i] = least_squares_step(state.J[i], state.F[i], *within, step[i])
         return step, leaves
 
-    def _evaluated(self, step: Array) -> Norms:
+    def _evaluate(self, step: Array) -> Norms:
         """F at the trial points, the steps and these points."""
         x = self.evaluator.moved(self.state.x, step)
         return Norms(self.evaluator.attempt(x, self.state.x, jacobian=False)[0], step, x)
 
-    def _tested(
-        self, trial: Trial, found: SearchResult, growth: HostArray, rows: Indices
-    ) -> tuple[HostArray, HostArray]:
+    def _test(self, trial: Trial, found: SearchResult, growth: HostArray, rows: Indices) -> tuple[HostArray, HostArray]:
         """Reduction of ||F||^2 by some systems' steps, and its ratio to the predicted one; -inf where F is not finite.
 
         A step that was not as predicted is judged by ||J^-1 F|| too; where that has become smaller, its reductions are
@@ -251,7 +249,7 @@ class DenseLoop(IterationLoop[DenseState]):
         if tested.size and self.scale is None:
             places = rows[tested]
             size, length = trial.newton_size[places], np.minimum(trial.size / trial.newton_size, 1.0)[places]
-            natural = norm2(solved(self.state.J[places], found.F[places]))
+            natural = norm2(solve_each(self.state.J[places], found.F[places]))
             is_smaller = has_natural_decrease(natural, size, length)
             tested, gains = tested[is_smaller], natural_reduction(natural / size, length)
             for value, gain in zip((reduction, ratio), gains):
@@ -280,7 +278,7 @@ class DenseLoop(IterationLoop[DenseState]):
         if self.scale is not None:
             return found.accepted.copy()
         self._correct(trial, found)
-        state.poor = _placed(rows, np.where(ratio >= GOOD, 0, state.poor[rows] + 1), state.poor)
+        state.poor = _at_places(rows, np.where(ratio >= GOOD, 0, state.poor[rows] + 1), state.poor)
         return (state.poor > 1) | (found.accepted & (norms > GROWN * trial.norms))
 
     def _correct(self, trial: Trial, found: SearchResult) -> None:
@@ -315,7 +313,7 @@ class DenseLoop(IterationLoop[DenseState]):
             if self.offered is not None or self.assembler.is_certain(part.rows):
                 break
             with np.errstate(all="ignore"):
-                rows = rows[self.assembler.check(part.rows, solved(J, F))]
+                rows = rows[self.assembler.check(part.rows, solve_each(J, F))]
             if not rows.size:
                 break
         if not self.method.equilibrated:
@@ -349,7 +347,7 @@ def _written(whole: HostArray, rows: Indices, part: HostArray) -> HostArray:
     return whole
 
 
-def _placed(rows: Indices, values: Any, like: HostArray) -> HostArray:
+def _at_places(rows: Indices, values: Any, like: HostArray) -> HostArray:
     """An array like that one with values in some rows, and zeros elsewhere."""
     placed = np.zeros_like(like)
     placed[rows] = values

@@ -11,7 +11,7 @@ from implicitsolve.linearize._evaluator import Evaluator
 LEAST_ENTRY = 1e-3  # of the largest |x|: what the length of a central difference is relative to, at least
 
 
-def solved(J: HostArray, F: HostArray) -> HostArray:
+def solve_each(J: HostArray, F: HostArray) -> HostArray:
     """J^-1 F for each system; the shortest least-squares solution where J is singular."""
     if J.shape[1] == 1:
         return F / J[:, :, 0]
@@ -26,7 +26,7 @@ def solved(J: HostArray, F: HostArray) -> HostArray:
         return x
     except np.linalg.LinAlgError:
         if len(J) > 1:  # each system's answer is its own
-            return np.concatenate([solved(J[i : i + 1], F[i : i + 1]) for i in range(len(J))])
+            return np.concatenate([solve_each(J[i : i + 1], F[i : i + 1]) for i in range(len(J))])
         finite = np.isfinite(J.reshape(J.shape[0], -1).sum(axis=1))
         J = np.where(finite[:, None, None], J, 0.0)
         return np.where(finite[:, None], times(np.linalg.pinv(J), F), np.nan)

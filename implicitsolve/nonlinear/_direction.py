@@ -114,7 +114,7 @@ class SinglePrecision:
         def correct(F: Array) -> Array:
             if not self.is_single:
                 return inner(F)
-            unit, norms = normalized(F, norm2(F))
+            unit, norms = normalize(F, norm2(F))
             return restored(inner(unit), norms, F)
 
         return correct
@@ -128,9 +128,9 @@ class SinglePrecision:
         self.is_single = single.dtype != F.dtype
         if not self.is_single:
             return self.linear.direction(J, F, norms, eta, M, limit)
-        unit, norms = normalized(F, norms)
+        unit, norms = normalize(F, norms)
         eta = np.maximum(eta, LEAST_ETA)
-        outcome = self.linear.direction(single, unit, norm2(unit), eta, _rounded(M, F), limit)
+        outcome = self.linear.direction(single, unit, norm2(unit), eta, _round(M, F), limit)
         return replace(outcome, x=restored(outcome.x, norms, F), residual_norm=outcome.residual_norm * norms)
 
     def take(self, rows: Indices) -> SinglePrecision:
@@ -145,7 +145,7 @@ class SinglePrecision:
         return method
 
 
-def normalized(F: Array, norms: HostArray) -> tuple[Array, HostArray]:
+def normalize(F: Array, norms: HostArray) -> tuple[Array, HostArray]:
     """Rows, whose norms are known, of length 1 in float32, and what they were divided by."""
     norms = np.where((norms > 0) & np.isfinite(norms), norms, 1.0)
     xp = array_namespace(F)
@@ -157,7 +157,7 @@ def restored(x: Array, norms: HostArray, like: Array) -> Array:
     return array_namespace(like).astype(x, like.dtype) * from_host(norms, like)[:, None]
 
 
-def _rounded(M: Any, like: Array) -> LinearOperator | None:
+def _round(M: Any, like: Array) -> LinearOperator | None:
     """An operator as one on float32 vectors."""
     xp = array_namespace(like)
     if M is None or M.dtype == xp.float32:
@@ -167,7 +167,7 @@ def _rounded(M: Any, like: Array) -> LinearOperator | None:
         in_shape=like.shape[1],
         batch_shape=(like.shape[0],),
         dtype=xp.float32,
-        take=lambda indices: _rounded(M.take(indices), gather(like, indices)),  # type: ignore[arg-type, return-value]
+        take=lambda indices: _round(M.take(indices), gather(like, indices)),  # type: ignore[arg-type, return-value]
     )
 
 
@@ -207,7 +207,7 @@ class OneRecyclingGMRES:
     def correction(self) -> Correction | None:
         """Approximation of J^-1 in the recycled space, for arrays (1, N)."""
         self._join()
-        return (lambda F: self._preconditioned(F[0])[None]) if self.held else None
+        return (lambda F: self._precondition(F[0])[None]) if self.held else None
 
     def direction(
         self, product: Callable[[HostArray], HostArray], F: HostArray, norm: float, eta: float, limit: int | None = None
@@ -243,7 +243,7 @@ class OneRecyclingGMRES:
         while rest > target and self.new < columns:
             j, place = self.new, self.held + self.new
             self._make_room(place, columns, r)
-            z, C = self._preconditioned(v), self.C[self.held : place]
+            z, C = self._precondition(v), self.C[self.held : place]
             w = product(z)
             with np.errstate(all="ignore"):
                 size = below = length(w)
@@ -274,7 +274,7 @@ class OneRecyclingGMRES:
                 v = (rest / before) * c - (gain / (before * rest)) * r
         return rest, CONVERGED if rest <= target else status
 
-    def _preconditioned(self, v: HostArray) -> HostArray:
+    def _precondition(self, v: HostArray) -> HostArray:
         """M v, as by `RecycledSpace`."""
         if not self.held:
             return v

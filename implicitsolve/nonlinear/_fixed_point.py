@@ -89,7 +89,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         step = self._proposal()
         return step, self.state.x + step
 
-    def _measured(self, F: Array, step: Array, x: Array, *, keeps_inverse: bool) -> Norms:
+    def _measure(self, F: Array, step: Array, x: Array, *, keeps_inverse: bool) -> Norms:
         """Norms at the end of a step; where M is kept, a method may already store the differences."""
         return Norms(F, step, x)
 
@@ -104,9 +104,9 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
     # Steps
 
     def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:
-        return self._evaluated(x, x, self.preconditioned), None
+        return self._evaluate(x, x, self.preconditioned), None
 
-    def _known(self, F: Array, J: LinearOperator | None) -> tuple[Array, LinearOperator | None]:
+    def _take_known(self, F: Array, J: LinearOperator | None) -> tuple[Array, LinearOperator | None]:
         self.newest = J
         return F, None
 
@@ -114,7 +114,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
     def _entering_need_jacobian(self) -> bool:
         return self.preconditioned
 
-    def _extended(self, state: LoopState, J: LinearOperator | None) -> State:
+    def _extend(self, state: LoopState, J: LinearOperator | None) -> State:
         size = state.rows.size
         extended = FixedPointState(
             **vars(state),
@@ -128,7 +128,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         self._renew(extended, extended.is_trusted)
         return self._with_history(extended)
 
-    def _evaluated(self, x: Array, inside: Array, is_due: bool) -> Array:
+    def _evaluate(self, x: Array, inside: Array, is_due: bool) -> Array:
         """F(x), and M there if it is due."""
         F, J = self.evaluator.attempt(x, inside, jacobian=is_due)
         self.newest = J if is_due else self.newest
@@ -144,9 +144,9 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         due = self._is_due() & state.is_trusted & self.preconditioned
         with np.errstate(all="ignore"):
             step, x = self._trial()
-        F, old_F = self._evaluated(x, state.x, bool(due.any())), state.F
+        F, old_F = self._evaluate(x, state.x, bool(due.any())), state.F
         with np.errstate(all="ignore"):
-            measured = self._measured(F, step, x, keeps_inverse=not due.any())
+            measured = self._measure(F, step, x, keeps_inverse=not due.any())
         norms, length = measured.two(0), state.damping
         with np.errstate(over="ignore"):
             rejected = ~(norms <= self.method.growth_limit * state.best_norms)
@@ -163,7 +163,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         self._return_to_best(found, rejected)
         moved, is_still = self._accept(found, step)
         state.rejections = np.where(rejected, state.rejections + 1, 0)
-        self._update_status(found.accepted, moved, is_still, is_last, self._failed(finite))
+        self._update_status(found.accepted, moved, is_still, is_last, self._failures(finite))
         if not (state.status == CONVERGED).all():
             self._renew(state, due & ~rejected)
             self._remember(step, old_F, rejected)
@@ -201,7 +201,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         if M is not None:
             state.inverse.replace(rows, M if rows.size == due.size else M.take(rows))
 
-    def _failed(self, finite: HostArray) -> HostArray:
+    def _failures(self, finite: HostArray) -> HostArray:
         """Status of systems whose steps were rejected too often."""
         failed = np.full(finite.size, RUNNING)
         is_over = self.state.rejections >= REJECTIONS

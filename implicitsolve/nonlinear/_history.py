@@ -81,7 +81,7 @@ class History:
             xp, mask = array_namespace(F), from_host(rejected, F)[:, None]
             dF, dg = (xp.where(mask, xp.zeros_like(d), d) for d in (dF, dg))
         if self.places is not None:
-            dF, dg, F = self._placed(dF), self._placed(dg), self._placed(F)
+            dF, dg, F = self._at_places(dF), self._at_places(dg), self._at_places(F)
         j, m = self._next()
         numbers = to_host(self.work.remember(self.dF, self.dg, j, m, dF, dg, F))
         self._note(numbers if self.places is None else numbers[self.places], rejected)
@@ -135,14 +135,14 @@ class History:
         with np.errstate(all="ignore"):
             gain = np.real(np.sum(np.conj(chosen) * right, axis=1)) / np.ldexp(norms, self.exponent) ** 2
             rest = np.sqrt(np.maximum(1.0 - gain, 0.0))
-        return (self._placed(from_host(weights, self.dg)), self.dg[:, :m, :]), rest
+        return (self._at_places(from_host(weights, self.dg)), self.dg[:, :m, :]), rest
 
-    def combined(self, weights: Array, rows: Array) -> Array:
+    def combine(self, weights: Array, rows: Array) -> Array:
         """The combination of the present systems."""
         correction = self.work.combine(weights, rows)
         return correction if self.places is None else gather(correction, self.places)
 
-    def _placed(self, rows: Array) -> Array:
+    def _at_places(self, rows: Array) -> Array:
         """Rows of the present systems at their places, zeros elsewhere."""
         if self.places is None:
             return rows
@@ -173,7 +173,7 @@ class History:
     def _gather(self, places: Indices) -> None:
         """Copy the columns of the systems at these places."""
         m = self.columns
-        self.dF, self.dg = (_copied(old, places, m) for old in (self.dF, self.dg))
+        self.dF, self.dg = (_copy_columns(old, places, m) for old in (self.dF, self.dg))
         self.places = None
 
     def concat(self, other: History, systems: int) -> History:
@@ -188,7 +188,7 @@ class History:
         else:
             if whole.places is not None:
                 whole._gather(whole.places)
-            whole.dF, whole.dg = (_extended(old, used, b) for old in (whole.dF, whole.dg))
+            whole.dF, whole.dg = (_extend(old, used, b) for old in (whole.dF, whole.dg))
             order, whole.seen = np.append(used, np.setdiff1d(np.arange(self.memory), used)), used.size
         whole.held = np.concatenate([self.held[:, order], other.held])
         whole.onto_F = np.concatenate([self.onto_F[:, order], other.onto_F])
@@ -214,14 +214,14 @@ def _pair(like: Array, systems: int, columns: int) -> tuple[Array, Array]:
     return both[0, ...], both[1, ...]
 
 
-def _copied(old: Array, places: Indices, used: int) -> Array:
+def _copy_columns(old: Array, places: Indices, used: int) -> Array:
     """The first `used` columns of some systems, in an array with as much room as before."""
     room = empty_vectors(old, places.size, old.shape[1])
     room[:, :used, :] = gather(old[:, :used, :], places)
     return room
 
 
-def _extended(old: Array, used: Indices, systems: int) -> Array:
+def _extend(old: Array, used: Indices, systems: int) -> Array:
     """Some columns of all systems, followed by zeros for further ones."""
     room = empty_vectors(old, old.shape[0] + systems, old.shape[1])
     for to, column in enumerate(used.tolist()):

@@ -121,7 +121,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
     def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:
         return self.evaluator.trial(x)
 
-    def _extended(self, state: LoopState, J: LinearOperator | None) -> _PathState:
+    def _extend(self, state: LoopState, J: LinearOperator | None) -> _PathState:
         size = state.rows.size
         unit = np.where((state.norms > 0) & np.isfinite(state.norms), state.norms, 1.0)
         with np.errstate(all="ignore"):
@@ -145,7 +145,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
             charged=self.solution.charged[state.rows],
         )
 
-    def _scaled(self, v: Array, factor: HostArray | float = 1.0) -> Array:
+    def _scale(self, v: Array, factor: HostArray | float = 1.0) -> Array:
         """A direction in x in the path's units."""
         state = self.state
         return v * from_host(factor / state.unit, v)[:, None]
@@ -176,10 +176,10 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         state = self.state
         displacement = state.x - state.anchor
         tau = from_host(state.tau, state.x)[:, None]
-        rho = self._scaled((1 - tau) * displacement + tau * state.F)
+        rho = self._scale((1 - tau) * displacement + tau * state.F)
         distance = norm2(rho)
         is_on_path = ~state.is_end & (distance <= ON_PATH * state.length)
-        cycle = self._linear_solve(rho, self._scaled(state.F - displacement), tau, is_on_path)
+        cycle = self._linear_solve(rho, self._scale(state.F - displacement), tau, is_on_path)
         size, last = norm2(cycle.dx), to_host(cycle.dx[:, -1])
         is_usable = np.isfinite(size) & (size > 0) & ~(cycle.nonfinite | cycle.broken)
         is_taken = is_on_path & is_usable & self._turn(cycle.dx, last, size, is_on_path & is_usable)
@@ -203,7 +203,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         inside = from_host(~state.is_end * 1.0, rho)[:, None]
         corner = from_host(np.where(state.is_end, 1.0, state.slope_tau), rho)[:, None]
         J = self.evaluator.jacobian(state.x, state.F) if state.J is None else state.J
-        A = _bordered(J, tau, column, state.slope * inside, corner)
+        A = _border(J, tau, column, state.slope * inside, corner)
         ahead = from_host(is_on_path * 1.0, rho)[:, None]
         b = xp.concat([(ahead - 1) * rho, ahead], axis=1)
         norms = norm2(b)
@@ -248,12 +248,12 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         state.corrections = np.where(moved, 0, state.corrections)
 
 
-def _bordered(J: LinearOperator, tau: Array, column: Array, row: Array, corner: Array) -> LinearOperator:
+def _border(J: LinearOperator, tau: Array, column: Array, row: Array, corner: Array) -> LinearOperator:
     """[[(1 - tau) I + tau J, column], [row, corner]] for each system, on arrays (B, N + 1)."""
     return bordered(
         lambda x: (1 - tau) * x + tau * J.matvec(x),
         column,
         row,
         corner,
-        take=lambda i: _bordered(J.take(i), *(gather(part, i) for part in (tau, column, row, corner))),
+        take=lambda i: _border(J.take(i), *(gather(part, i) for part in (tau, column, row, corner))),
     )

@@ -56,7 +56,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         if self.state.J is not None:  # linearized together, products with J take one call and not two
             self.state.J = entering.evaluated(self.state.x, jacobian=True)[1]
 
-    def _extended(self, state: LoopState, J: LinearOperator | None) -> _NewtonState:
+    def _extend(self, state: LoopState, J: LinearOperator | None) -> _NewtonState:
         method = self.method
         systems = state.rows.size
         linear: LinearSolver
@@ -151,7 +151,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
             state.attempts[:] = 0
         else:
             moved, has_stopped = self._accept(found, direction)
-            failed = self._failed(found, outcome, size, linear_residual)
+            failed = self._failures(found, outcome, size, linear_residual)
             lost = np.flatnonzero(~found.accepted)
             if lost.size:
                 state.progress.direction[lost] = self._relative_length(direction, lost)
@@ -175,7 +175,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
             state.J = self.evaluator.jacobian(state.x, state.F)
         return state.J if self.shift is None else self.shift(self.evaluator.rows, state.J, state.x, state.F)
 
-    def _failed(
+    def _failures(
         self, found: SearchResult, outcome: KrylovOutcome, size: HostArray, linear_residual: HostArray
     ) -> HostArray:
         """Status of systems whose line search or linear solve failed for good."""

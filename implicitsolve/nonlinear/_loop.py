@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 class IterationLoop(BatchRecord[State]):
     """One solve by an iterative method. `state` holds the systems that iterate.
 
-    A method is a subclass: `_extended` adds its fields to the record of systems that start, and `_step` finds their
+    A method is a subclass: `_extend` adds its fields to the record of systems that start, and `_step` finds their
     next iterates. All per-system data are in that record, which is compacted, or enlarged, as a whole.
     """
 
@@ -74,7 +74,7 @@ class IterationLoop(BatchRecord[State]):
         if self.scheduler is not None:
             rows = self.scheduler.begin(rows)
         x = solution.x if rows is not None and rows.size == solution.status.size else None
-        self.state: State = self._started(rows, x, F=context.first)
+        self.state: State = self._start(rows, x, F=context.first)
         is_limited = self.LIMITED and self.shift is None  # a transient may take its time
         tally, is_retry = self.whole.tally, self.is_retry
         self.budget = Budget(solution, tally, share=context.share, is_retry=is_retry, is_limited=is_limited)
@@ -85,11 +85,11 @@ class IterationLoop(BatchRecord[State]):
         """F at the start of some systems, and J where that comes with it."""
         return self.evaluator.residual(x), None
 
-    def _known(self, F: Array, J: LinearOperator | None) -> tuple[Array, LinearOperator | None]:
+    def _take_known(self, F: Array, J: LinearOperator | None) -> tuple[Array, LinearOperator | None]:
         """F and J where both have been evaluated."""
         return F, J
 
-    def _extended(self, state: LoopState, J: LinearOperator | None) -> State:
+    def _extend(self, state: LoopState, J: LinearOperator | None) -> State:
         """The record of systems that start, with the method's own fields."""
         raise NotImplementedError
 
@@ -123,12 +123,12 @@ class IterationLoop(BatchRecord[State]):
                 self._admit(self.scheduler, iteration - before)
         if self.scheduler is not None:
             self.scheduler.finish(self.solution.status)
-        solution = self._remembered()
+        solution = self._conclude()
         if (self.CERTIFIES or self.shift is not None) and self.stop.judges_x and self.truth is None:
             certify(self.whole, solution, rows, self.xtol)
         return solution
 
-    def _remembered(self) -> Solution:
+    def _conclude(self) -> Solution:
         """The solution; what later solves may start from is kept if all systems have ended at the same step."""
         is_whole = self.state.status.size == self.solution.status.size
         if self.memory.keeps and is_whole and (self.solution.status == CONVERGED).all():
@@ -149,12 +149,12 @@ class IterationLoop(BatchRecord[State]):
         self.state.status[:] = tally.ended
         return None
 
-    def _started(self, rows: Indices, x: Array | None = None, *, F: Any = None, J: Any = None) -> State:
+    def _start(self, rows: Indices, x: Array | None = None, *, F: Any = None, J: Any = None) -> State:
         """The record of systems that start at ``solution.x``, which is `x` if they are all; `evaluator` is theirs."""
         stop, solution = self.stop, self.solution
         self.evaluator: Evaluator = self.whole if x is not None else self.whole.take(rows, solution.x)
         x = gather(solution.x, rows) if x is None else x
-        F, J = self._first_residual(x) if F is None else self._known(F, J)
+        F, J = self._first_residual(x) if F is None else self._take_known(F, J)
         measured = Norms(F, x)
         norms, measure = measured.two(0), self._measured_by_stop(measured, x, rows)
         first = solution.first_norm[rows]  # known if this solve continues another one
@@ -191,7 +191,7 @@ class IterationLoop(BatchRecord[State]):
             BatchProgress.start(sizes),
             norms.copy(),
         )
-        return self._extended(state, J)
+        return self._extend(state, J)
 
     def _measured_by_stop(self, measured: Norms, x: Array, rows: Indices) -> HostArray:
         """Norms of F in the norm of the stopping rule."""
@@ -205,7 +205,7 @@ class IterationLoop(BatchRecord[State]):
         scheduler.count(self.state.rows.size)
         while (rows := scheduler.admitted(self.state.rows.size, idle=self.ADMITS)).size:
             if not self.state.rows.size:
-                self.state = self._started(rows)
+                self.state = self._start(rows)
                 self.state.limit += age
                 self._compact()
                 continue
@@ -223,7 +223,7 @@ class IterationLoop(BatchRecord[State]):
     def _join(self, entering: NewSystems, age: int) -> None:
         """Take up systems whose x0 has been evaluated, or is now."""
         running, self.entering, self.evaluator.entering = self.state.rows.size, None, None
-        new = self._started(entering.rows, F=entering.F, J=entering.J)
+        new = self._start(entering.rows, F=entering.F, J=entering.J)
         new.limit += age
         self.state = self.state.concat(new, running) if running else new
         self.evaluator = self.whole.take(self.state.rows, self.solution.x)

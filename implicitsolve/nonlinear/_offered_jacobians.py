@@ -78,7 +78,7 @@ class OfferedJacobians:
             self._widen(J.structure)
             pattern, entries = J.structure, J.data
         else:
-            J = _compressed(J)
+            J = _compress(J)
             last, parts = self._last, (J.indices, J.indptr)
             if last is None or last.format != J.format or not all(map(_is_equal, last.parts, parts)):
                 self._last = last = _Layout(J.format, tuple(part.copy() for part in parts), *_in_columns(J))
@@ -115,7 +115,7 @@ class _Layout(NamedTuple):
     order: Array  # of its entries in the pattern; None: their own
 
 
-def _compressed(J: Any) -> Any:
+def _compress(J: Any) -> Any:
     """A sparse matrix of SciPy or CuPy in compressed rows or columns, in order and without duplicates."""
     J = J if J.format in ("csr", "csc") else J.tocsr()
     if not J.has_canonical_format:
@@ -144,4 +144,4 @@ def _pattern(J: Any) -> Sparse:
     if isinstance(J, np.ndarray):
         n = J.shape[-1] if J.ndim else 0
         return Sparse((J != 0).reshape(-1, n, n).any(axis=0) if n else np.zeros((0, 0), dtype=bool))
-    return _in_columns(_compressed(J))[0]
+    return _in_columns(_compress(J))[0]

@@ -43,9 +43,9 @@ class OneAnderson(OneSystem):
         may_differ = not context.evaluator.batch_shape or context.leave is not None
         return may_differ and type(x0) is np.ndarray and x0.dtype.char in "fd" and OneSystem.suits(context)
 
-    def _evaluated(self, x: HostArray) -> HostArray:
+    def _evaluate(self, x: HostArray) -> HostArray:
         if not self.is_due:
-            return super()._evaluated(x)
+            return super()._evaluate(x)
         F, self.newest = self.evaluator.trial(x[None])
         return F[0]
 
@@ -71,7 +71,7 @@ class OneAnderson(OneSystem):
                 step -= mixture
             x = self.x + step
             self.promised += rest
-            F = self._evaluated(x) if np.isfinite(x).all() else np.full_like(x, np.nan)
+            F = self._evaluate(x) if np.isfinite(x).all() else np.full_like(x, np.nan)
             norm = self._norm(F)
         rejected, is_finite = not norm <= self.method.growth_limit * self.best_norm, math.isfinite(norm)
         moved = step

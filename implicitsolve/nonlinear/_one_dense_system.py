@@ -32,7 +32,7 @@ from implicitsolve.linearize._difference_steps import LEAST_CHANGE, DifferenceSt
 from implicitsolve.nonlinear._accuracy import MOVED, Lengths, agrees, scales
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._convergence import DIVERGED, ITERATION_LIMIT, SINGULAR, STAGNATED
-from implicitsolve.nonlinear._dense_matrices import solved
+from implicitsolve.nonlinear._dense_matrices import solve_each
 from implicitsolve.nonlinear._loop import WHOLE
 from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
 from implicitsolve.nonlinear._one_system import FACTORED, NO_STEP, REUSED, OneInvertedSystem
@@ -115,7 +115,7 @@ class OneDenseSystem(OneInvertedSystem):
     def _newton(self) -> HostArray:
         """Newton's step at x."""
         if self.predicted is None or self.predicted[0] is not self.F:
-            self.predicted = self.F, -self._solved(self.F)
+            self.predicted = self.F, -self._solve(self.F)
         return self.predicted[1]
 
     @property
@@ -158,7 +158,7 @@ class OneDenseSystem(OneInvertedSystem):
     def _learn(self, F: HostArray, norm: float, step: HostArray, model: HostArray | None, newton_size: float) -> bool:
         """Whether a step is accepted; change J and the trust region by what came of it."""
         size = newton_size if model is None else self._norm(step)
-        reduction, ratio = self._tested(F, norm, model, size, newton_size)
+        reduction, ratio = self._test(F, norm, model, size, newton_size)
         is_accepted = ratio >= ACCEPTED
         self.radius = next_radius(self.radius, size, ratio)
         self.idle = self.idle + 1 if reduction < IDLE else 0
@@ -168,7 +168,7 @@ class OneDenseSystem(OneInvertedSystem):
         self._correct(F, norm, step, size, model)
         return is_accepted
 
-    def _tested(
+    def _test(
         self, F: HostArray, norm: float, model: HostArray | None, size: float, newton_size: float
     ) -> tuple[float, float]:
         """Reduction of ||F||^2, and its ratio to the predicted one; those of ||J^-1 F|| where that is smaller."""
@@ -178,7 +178,7 @@ class OneDenseSystem(OneInvertedSystem):
         ratio = ratio_of(reduction, 1 - left * left) if math.isfinite(norm) else -math.inf
         if ratio >= GOOD or not growth < MOST_GROWTH:
             return reduction, ratio
-        length, natural = min(ratio_of(size, newton_size), 1.0), self._norm(self._solved(F))
+        length, natural = min(ratio_of(size, newton_size), 1.0), self._norm(self._solve(F))
         if length > 0 and has_natural_decrease(natural, newton_size, length):
             gains = natural_reduction(ratio_of(natural, newton_size), length)
             reduction, ratio = max(reduction, gains[0]), max(ratio, gains[1])
@@ -229,7 +229,7 @@ class OneDenseSystem(OneInvertedSystem):
             if self.evaluator.has_exact_products or not np.count_nonzero(self.steps.is_guess):
                 break
             with np.errstate(all="ignore"):
-                is_wrong = self.steps.learn(slice(None), self._solved(self.F)[None, None]).any()
+                is_wrong = self.steps.learn(slice(None), self._solve(self.F)[None, None]).any()
             if not is_wrong or self.budget.rest_of_one(self.budget.share) < self.size:
                 break
 
@@ -279,7 +279,7 @@ class OneDenseSystem(OneInvertedSystem):
             self.assembler.steps = self.steps
         return self.assembler
 
-    def _solved(self, F: HostArray) -> HostArray:
+    def _solve(self, F: HostArray) -> HostArray:
         """J^-1 F, with the factors of J."""
         if self.size == 1:
             return F / self.J[0]
@@ -294,7 +294,7 @@ class OneDenseSystem(OneInvertedSystem):
                 x *= self.columns
             if math.isfinite(x.dot(x)):
                 return x
-        return solved(self.J[None], F[None])[0]
+        return solve_each(self.J[None], F[None])[0]
 
 
 def ratio_of(a: float, b: float) -> float:

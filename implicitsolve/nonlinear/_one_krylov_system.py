@@ -78,7 +78,7 @@ class OneKrylovSystem(OneSystem):
         self.solution.krylov_iterations[0] += iterations
         found = None
         if 0 < self._norm(step) < math.inf:  # no function is called elsewhere
-            found = self._searched(step, linear_residual)
+            found = self._search_along(step, linear_residual)
         if self.iteration >= self.last:
             self.status = ITERATION_LIMIT
         is_accepted = found is not None and bool(found.accepted[0])
@@ -126,7 +126,7 @@ class OneKrylovSystem(OneSystem):
         residual = partial(evaluator.residual_of_one, keep=False)
         return difference_product_of_one(residual, evaluator.length, int(evaluator.rows[0]), x, F)
 
-    def _searched(self, step: HostArray, linear_residual: float) -> SearchResult:
+    def _search_along(self, step: HostArray, linear_residual: float) -> SearchResult:
         """Try the whole step, and search along it if that is not acceptable."""
         with np.errstate(all="ignore"):
             x = self.x + step

@@ -60,9 +60,9 @@ class OneSystem(OneConvergence):
         self.unit, self.safe = eps(numpy_namespace, x.dtype), safe_range(numpy_namespace, x.dtype)
         self.judges_x, self.judges_F = stop.judges_x, stop.judges_F or not stop.judges_x
         self.patience, self.leave = self.PATIENCE, context.leave
-        self.x, self.F = x, self._evaluated(x) if context.first is None else context.first[0]
+        self.x, self.F = x, self._evaluate(x) if context.first is None else context.first[0]
         self.norm = self.start_norm = self.least = self._norm(self.F)
-        self.measure = self._measured(self.F, self.norm)
+        self.measure = self._measure(self.F, self.norm)
         first = solution.first_norm  # known if this solve continues another one
         if math.isnan(first[0]):
             solution.first_norm = first = self.measure.astype(first.dtype)
@@ -101,13 +101,13 @@ class OneSystem(OneConvergence):
             self._settle(LIMITED)
         if self.RUNS_AWAY and self.status not in (CONVERGED, RUNNING) and self.progress.runs_away():
             self.status = AT_INFINITY
-        solution = self._ended()
+        solution = self._finish()
         if self.CERTIFIES and self.judges_x:
             certify(self.evaluator, solution, np.zeros(1, dtype=int), self.xtol)
             self.status = int(solution.status[0])
         return solution
 
-    def _ended(self) -> Solution:
+    def _finish(self) -> Solution:
         """The solution: a system that has failed at the best of its points."""
         solution = self.solution
         has_failed = self.status != CONVERGED and math.isfinite(self.best_measure)
@@ -131,14 +131,14 @@ class OneSystem(OneConvergence):
         """Take a step, and return what the trace notes of it."""
         raise NotImplementedError
 
-    def _evaluated(self, x: HostArray) -> HostArray:
+    def _evaluate(self, x: HostArray) -> HostArray:
         return self.evaluator.residual_of_one(x)
 
     def _accept(self, x: HostArray, F: HostArray, norm: float) -> None:
         """Take over the point of a step."""
         self.previous_x, self.previous_F, self.previous_norm = self.x, self.F, self.norm
         self.x, self.F, self.norm = x, F, norm
-        self.measure = self._measured(F, norm)
+        self.measure = self._measure(F, norm)
         self.solution.iterations[0] += 1
 
     def _note_progress(self, length: HostArray) -> None:
@@ -194,7 +194,7 @@ class OneSystem(OneConvergence):
         start = SearchStart(self.evaluator, self.x[None], self.F[None], norms, step[None], rest, correction, whole)
         return self.method.line_search.search(start)
 
-    def _measured(self, F: HostArray, norm: float) -> HostArray:
+    def _measure(self, F: HostArray, norm: float) -> HostArray:
         """Norm of F in the norm of the stopping rule, where `norm` is ||F||_2."""
         if self.stop.norm == "max" and math.isfinite(norm):  # BLAS compares no NaN
             return np.asarray([self._largest(F)])

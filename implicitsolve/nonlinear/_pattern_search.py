@@ -237,12 +237,10 @@ class SparseJacobians(JacobianAssembler):
         if self.searches == 1 and known.diagonals.size and rows.size > MANY * known.unknowns:
             if not known.is_symmetric:  # upwind differences
                 guess = known.with_diagonals(-known.diagonals)
-                return self._widened(
-                    Detection(structure=guess, how=self._found.how, evaluations=0, unknowns=x.shape[1])
-                )
-            if self._widened(detect(residual, x, shape=shape, bisection=False, budget=budget, inward=inward)):
+                return self._widen(Detection(structure=guess, how=self._found.how, evaluations=0, unknowns=x.shape[1]))
+            if self._widen(detect(residual, x, shape=shape, bisection=False, budget=budget, inward=inward)):
                 return True
-        return self._widened(extend(residual, x, known, rows, budget=budget, inward=inward))
+        return self._widen(extend(residual, x, known, rows, budget=budget, inward=inward))
 
     def _wrong(
         self, evaluator: Evaluator, x: Array, F: Array, J: SparseMatrix, mismatch: float, most: float = MOST_WRONG
@@ -288,7 +286,7 @@ class SparseJacobians(JacobianAssembler):
                 f"SparseNewton: `structure` is too narrow: {evidence}; {advice}", RuntimeWarning, stacklevel=2
             )
 
-    def _widened(self, again: Detection) -> bool:
+    def _widen(self, again: Detection) -> bool:
         """Whether another detection adds entries to the pattern."""
         known, memory = self._found, self._memory
         evaluations = again.evaluations + (memory.detection or again).evaluations

@@ -175,7 +175,7 @@ def run(stages: Sequence[Stage], context: SolveContext, solution: Solution, rows
     shares, has_begun = _shares(stages, context.share), False
     for stage, share in zip(stages, shares, strict=True):
         is_for = own if stage.when is ANY else own & stage.when.holds(context, solution)
-        is_for = is_for & unsolved(context, solution) if has_begun else is_for
+        is_for = is_for & is_unsolved(context, solution) if has_begun else is_for
         if not np.count_nonzero(is_for):
             continue
         if isinstance(stage.method, Search):
@@ -184,11 +184,11 @@ def run(stages: Sequence[Stage], context: SolveContext, solution: Solution, rows
         leave = context.leave if stage.until is None else stage.until.test(context)
         settings = replace(context, share=share if has_begun else shares[0], leave=leave)
         if has_begun:
-            solution = _retried(stage, settings, solution, np.flatnonzero(is_for))
+            solution = _retry(stage, settings, solution, np.flatnonzero(is_for))
         else:
             solution, has_begun = stage.method.solve(settings, solution, rows), True
         if stage.until is not None:
-            solution.status[unsolved(context, solution) & LEFT.holds(context, solution)] = stage.until.status
+            solution.status[is_unsolved(context, solution) & LEFT.holds(context, solution)] = stage.until.status
         if np.count_nonzero(solution.status == CONVERGED) == own.size:
             break
     return solution
@@ -206,13 +206,13 @@ def _shares(stages: Sequence[Stage], whole: float) -> list[float]:
     return [whole * (FIRST_SHARE + (1 - FIRST_SHARE) * max(0, k - 1) / (last - 1)) for k in solves]
 
 
-def unsolved(context: SolveContext, solution: Solution) -> HostArray:
+def is_unsolved(context: SolveContext, solution: Solution) -> HostArray:
     """Which systems have failed, from a finite start, with iterations left."""
     failed = ~np.isin(solution.status, (Status.CONVERGED, Status.STOPPED, Status.AT_INFINITY))
     return failed & np.isfinite(solution.first_norm) & (context.stop.remaining(1, solution.iterations) > 0)
 
 
-def _retried(stage: Stage, context: SolveContext, first: Solution, rows: Indices) -> Solution:
+def _retry(stage: Stage, context: SolveContext, first: Solution, rows: Indices) -> Solution:
     """Solve some systems again, from their start or where they ended; take over what improved.
 
     Systems that ended with nothing left in F but rounding errors, which no method would reduce, are left as they are.

@@ -157,7 +157,7 @@ class _Solve:
         start.first_norm[rows] = np.where(np.isnan(start.first_norm[rows]), self.norm[rows], start.first_norm[rows])
         start.target[rows] = stop.target(start.first_norm[rows], F)
         if not self.is_left:
-            outer = self._evaluator(_composed(self.whole.problem, self.displacement, self.note, self.whole.rows))
+            outer = self._evaluator(_compose(self.whole.problem, self.displacement, self.note, self.whole.rows))
         context = replace(
             self.context,
             evaluator=outer,
@@ -191,7 +191,7 @@ class _Solve:
         """Norms of the caller's F."""
         return self.norm[rows] if x is self.x0 else self.note(x, self._residual(x, rows), rows)
 
-    def _moved(self, x: Array, rows: Indices) -> Array:
+    def _point_of(self, x: Array, rows: Indices) -> Array:
         """M(x) where the outer method iterates on y, x where it iterates on x."""
         return x if self.is_left else x - self.inner.take(rows, self.start.start).residual(x)
 
@@ -212,7 +212,7 @@ class _Solve:
         every = self.whole.rows
 
         def change(x: Array, F: Array) -> tuple[Array, Array]:
-            point = self._moved(self.whole.flatten(x), every)
+            point = self._point_of(self.whole.flatten(x), every)
             F = self.whole.unflatten(self.whole.residual(point)) if self.is_left else F
             return self.whole.unflatten(point), F
 
@@ -262,7 +262,7 @@ def _swept(inner: NonlinearMethod, sweeps: int, problem: Problem, tally: Tally, 
     return evaluator.unflatten(end.x + from_host(lost, end.x)[:, None])
 
 
-def _composed(
+def _compose(
     problem: Problem, displacement: Problem, note: Callable[[Array, Array, Indices], Any], rows: Indices
 ) -> Problem:
     """F(M(y)) = 0, with M(y) = y - displacement(y), for systems `rows`; `note` is called with M(y) and F there."""
@@ -277,15 +277,15 @@ def _composed(
 
     def linearize(y: Array) -> tuple[Array, LinearOperator]:
         batch_shape = tuple(y.shape[: problem.batch_ndim])
-        step, D = _linearized(displacement, y, y)
-        F, J = _linearized(problem, y - step, y)
+        step, D = _linearize(displacement, y, y)
+        F, J = _linearize(problem, y - step, y)
         flat = partial(array_namespace(y).reshape, shape=(rows.size, -1))
         note(flat(y - step), flat(F), rows)
-        return F, _chained(J, D, batch_shape)
+        return F, _chain(J, D, batch_shape)
 
     def take(indices: Indices) -> Problem:
         takes: Any = problem.take, displacement.take
-        return _composed(takes[0](indices), takes[1](indices), note, rows[indices])
+        return _compose(takes[0](indices), takes[1](indices), note, rows[indices])
 
     takes = None if problem.take is None or displacement.take is None else take
     is_exact = all(part.linearize or part.jac or part.jvp for part in (problem, displacement))
@@ -293,7 +293,7 @@ def _composed(
     return Problem(residual, linearize=offered, batch_ndim=problem.batch_ndim, take=takes)
 
 
-def _linearized(problem: Problem, x: Array, inside: Array) -> tuple[Array, LinearOperator]:
+def _linearize(problem: Problem, x: Array, inside: Array) -> tuple[Array, LinearOperator]:
     """F(x) and J(x), on arrays (B, N); where x has overflowed NaN, and J at `inside`."""
     evaluator = Evaluator(problem, x)
     x, inside = evaluator.flatten(x), evaluator.flatten(inside)
@@ -304,7 +304,7 @@ def _linearized(problem: Problem, x: Array, inside: Array) -> tuple[Array, Linea
     return evaluator.unflatten(F), J
 
 
-def _chained(J: LinearOperator, D: LinearOperator, batch_shape: tuple[int, ...]) -> LinearOperator:
+def _chain(J: LinearOperator, D: LinearOperator, batch_shape: tuple[int, ...]) -> LinearOperator:
     """J (I - D) for systems of this batch shape."""
 
     def matvec(v: Array) -> Array:
@@ -317,5 +317,5 @@ def _chained(J: LinearOperator, D: LinearOperator, batch_shape: tuple[int, ...])
         in_shape=J.shape[1],
         batch_shape=batch_shape,
         dtype=J.dtype,
-        take=(lambda i: _chained(J.take(i), D.take(i), (len(i),))) if batch_shape else None,
+        take=(lambda i: _chain(J.take(i), D.take(i), (len(i),))) if batch_shape else None,
     )

@@ -101,7 +101,7 @@ class PseudoTransient(NonlinearMethod):
         evaluator, newton, stop = context.evaluator, self.newton, context.stop
         clock = _Clock(self, evaluator, start.x)
         stop = replace(stop, max_iterations=STEPS) if stop.max_iterations is None else stop
-        context = replace(context, stop=stop, shift=clock.shifted)
+        context = replace(context, stop=stop, shift=clock.shift)
         if newton is None:
             newton = BlockNewton() if evaluator.problem.block_structure is not None else SparseNewton()
         if isinstance(newton, BlockNewton):
@@ -137,7 +137,7 @@ class _Clock:
             mass = xp.astype(xp.asarray(mass, device=x0.device), x0.dtype)
             self.mass = xp.reshape(xp.broadcast_to(mass, evaluator.event_shape), (1, evaluator.size))
 
-    def shifted(self, rows: Indices, J: LinearOperator, x: Array, F: Array) -> LinearOperator:
+    def shift(self, rows: Indices, J: LinearOperator, x: Array, F: Array) -> LinearOperator:
         """J of the next step for systems `rows` of the whole batch."""
         return _with_diagonal(J, self._diagonal(rows, J, x, F))
 

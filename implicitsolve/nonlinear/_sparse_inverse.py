@@ -245,14 +245,14 @@ class _KrylovInverse(LinearOperator):
         self._J, self._owner, self._instead = J, owner, instead
         self._is_kept = M is None and owner.M is not None and J.batch_shape == (1,)
         self._M = owner.M if self._is_kept else M
-        super().__init__(self._solved, in_shape=J.in_shape, batch_shape=J.batch_shape, dtype=J.dtype, take=self._taken)
+        super().__init__(self._solve, in_shape=J.in_shape, batch_shape=J.batch_shape, dtype=J.dtype, take=self._take)
 
-    def _taken(self, rows: Indices) -> _KrylovInverse:
+    def _take(self, rows: Indices) -> _KrylovInverse:
         J: Any = self._J.take(rows)
         M, instead = (None if part is None else part.take(rows) for part in (self._M, self._instead))
         return _KrylovInverse(J, self._owner, M, instead)
 
-    def _solved(self, b: Array) -> Array:
+    def _solve(self, b: Array) -> Array:
         owner = self._owner
         if self._instead is not None:
             return self._instead.matvec(b)

@@ -220,7 +220,7 @@ class FactoredNewton(NonlinearMethod):
     def assembler(self, evaluator: Evaluator) -> JacobianAssembler:
         return self.jacobians  # type: ignore[return-value]
 
-    def prepared(self, context: SolveContext) -> FactoredNewton:
+    def prepare(self, context: SolveContext) -> FactoredNewton:
         """The method with its assembler, and with factors that begin with those of an earlier solve."""
         factor, known = self.factor, context.previous.inverses
         if isinstance(factor, SparseLU):
@@ -230,7 +230,7 @@ class FactoredNewton(NonlinearMethod):
         return replace(self, jacobians=context.jacobians, factor=factor)
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        method = self.prepared(context)
+        method = self.prepare(context)
         if OneFactoredSystem.applies(method, context, start.x):
             return OneFactoredSystem(method, context, start, is_retry=rows is not None).run()
         return BlockLoop(method, context, start, rows).run()

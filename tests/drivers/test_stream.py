@@ -138,7 +138,7 @@ class Picard:
 class PicardLoop(IterationLoop[LoopState]):
     ADMITS: ClassVar[float | None] = 0.05
 
-    def _extended(self, state: LoopState, J: Any) -> LoopState:
+    def _extend(self, state: LoopState, J: Any) -> LoopState:
         return state
 
     def _step(self, is_last: Any) -> dict[str, Any]:

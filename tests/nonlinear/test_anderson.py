@@ -150,7 +150,7 @@ METHODS = [Anderson(), Anderson(memory=3), Anderson(damping=0.5, growth_limit=2.
 
 def mixed(history, norms):
     chosen, rest = history.chosen(norms)
-    return (None if chosen is None else history.combined(*chosen)), rest
+    return (None if chosen is None else history.combine(*chosen)), rest
 
 
 @given(

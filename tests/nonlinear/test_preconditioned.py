@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve import Preconditioned, Status
-from implicitsolve.nonlinear._preconditioned import _composed
+from implicitsolve.nonlinear._preconditioned import _compose
 
 SIDES = ("left", "right")
 OUTER = [ims.Anderson(), ims.NewtonKrylov(), ims.Picard(), ims.Broyden(), ims.SparseNewton()]
@@ -127,7 +127,7 @@ def test_each_system_of_a_batch_as_alone(side, takes, inner, rng):
 def test_products_from_the_right_are_exact_where_both_offer_them(shape, rng):
     batch_ndim = len(shape) - 1
     displacement = ims.Problem(JACOBI.residual, jvp=JACOBI.jvp, batch_ndim=batch_ndim)
-    composed = _composed(
+    composed = _compose(
         ims.Problem(F, jvp=jvp, batch_ndim=batch_ndim), displacement, lambda *_: None, np.arange(math.prod(shape[:-1]))
     )
     y, v = rng.standard_normal((2, *shape))
