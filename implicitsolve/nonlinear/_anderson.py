@@ -164,7 +164,7 @@ class AndersonLoop(FixedPointLoop[_AndersonState]):
             return -image, state.x - image
         if state.history.places is None:
             return state.history.work.mix(state.x, image, *chosen)
-        step = -image - state.history.combined(*chosen)
+        step = -image - state.history.combine(*chosen)
         return step, state.x + step
 
     def _measure(self, F: Array, step: Array, x: Array, *, keeps_inverse: bool) -> Norms:
