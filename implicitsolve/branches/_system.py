@@ -1,10 +1,8 @@
-"""A problem for each value of a parameter, its extended system F(x, lam) = 0 on z = (x, lam), and bordered matrices."""
+"""The extended system F(x, lam) = 0 on z = (x, lam), and its bordered matrices."""
 
 from __future__ import annotations
 
 import copy
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,10 +10,9 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.csgraph
 
-from implicitsolve._arrays.namespace import as_inexact
-from implicitsolve._parameters import Parametrized
 from implicitsolve._record import Tally
 from implicitsolve._typing import HostArray
+from implicitsolve.branches._family import Family
 from implicitsolve.direct._sparse_lu import SparseFactorization, SparseLU, SparsePlan
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov import LGMRES
@@ -27,11 +24,10 @@ from implicitsolve.nonlinear._state import JacobianAssembler, SolveMemory
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.operators._wrappers import bordered
-from implicitsolve.problem import Problem, favors_direct
+from implicitsolve.problem import favors_direct
 from implicitsolve.structure import BlockBanded, Outcome
 from implicitsolve.structure._sparse import Sparse, compressed
 
-FUNCTIONS = "residual", "jvp", "vjp", "jac", "linearize", "blocks", "parameter_jvp"  # that depend on the parameter
 SHORTER = 2.0**-4  # than of one-sided differences, where those to both sides are taken
 MOST_DENSE = 128  # unknowns up to which a J without structure is assembled column by column
 ROOT_EPS = float(np.finfo(float).eps) ** 0.5  # of differences in lam, over its size or interval
@@ -39,88 +35,6 @@ ROUNDING = 64 * float(np.finfo(float).eps)  # of |J| |x|, below which no F is as
 STRICT = 1e-4  # tolerance of special points over that of others
 LINEAR_RTOL = 1e-4  # of Krylov solves; at 1e-2 paths are lost
 MOST_KRYLOV = 400  # iterations of one solve, as many as the largest space of `RecyclingGMRES`
-
-
-class Family:
-    """The problem for each value of its parameter.
-
-    `problem` is F(x, lam), a Problem whose functions have the parameter as a further argument, or lam -> Problem;
-    `parameter` the name of that argument, None for the last positional one.
-    """
-
-    def __init__(self, problem: Any, parameter: str | None) -> None:
-        if not (isinstance(problem, Problem) or callable(problem)):
-            raise TypeError(
-                "continuation: `problem` must be a function F(x, lam), a Problem of such functions, or a function "
-                f"lam -> Problem, got {type(problem).__name__}"
-            )
-        self.makes_problems = False
-        if not isinstance(problem, Problem) and parameter is None:
-            self.makes_problems, parameter = _form(problem)
-        self.problem: Any = problem if self.makes_problems or isinstance(problem, Problem) else Problem(problem)
-        self.parameter = parameter
-
-    def at(self, lam: float) -> Problem:
-        """The problem with this value."""
-        if self.makes_problems:
-            problem: Any = self.problem(lam)
-            if not isinstance(problem, Problem):
-                raise TypeError(
-                    "continuation: a `problem` of one argument must return a Problem for each value of the parameter, "
-                    f"got {type(problem).__name__}; a residual is a function F(x, lam)"
-                )
-        elif self.problem.derivatives is not None:  # the parameter is an argument of the traced program
-            problem = replace(self.problem, parameters=lam if self.parameter is None else {self.parameter: lam})
-        else:
-            given = {name: getattr(self.problem, name) for name in FUNCTIONS}
-            problem = replace(self.problem, **{name: self._bound(f, lam) for name, f in given.items() if f is not None})
-        if problem.batch_ndim:
-            raise ValueError(
-                f"continuation: `problem` must be one system, got batch_ndim={problem.batch_ndim}: "
-                "follow the branches of a batch one by one"
-            )
-        declared = [name for name in ("bounds", "x_scale", "f_scale") if getattr(problem, name) is not None]
-        if declared:
-            raise ValueError(f"continuation: `problem` must not have `{declared[0]}`, which branches do not keep")
-        return problem
-
-    def _bound(self, function: Callable[..., Any], lam: float) -> Callable[..., Any]:
-        """A function of a problem with this value of the parameter."""
-        name, function = self.parameter, function.function if isinstance(function, Parametrized) else function
-        if name is None:
-            return lambda *arguments: function(*arguments, lam)
-        return lambda *arguments: function(*arguments, **{name: lam})
-
-
-def real_start(caller: str, x0: Any) -> HostArray:
-    """X0 in float64."""
-    x = as_inexact(x0, "x0")
-    if not isinstance(x, np.ndarray) or x.dtype.kind != "f":
-        kind = f"{x.dtype} array of {type(x).__module__.partition('.')[0]}"
-        raise TypeError(f"{caller}: `x0` must hold real numbers on NumPy arrays, got a {kind}")
-    if not x.size:
-        raise ValueError(f"{caller}: `x0` must have at least one unknown, got none")
-    return x.astype(np.float64)
-
-
-def _form(function: Callable[..., Any]) -> tuple[bool, str | None]:
-    """Whether a function is lam -> Problem: it has one argument; and the name of F's second one, if only that binds it.
-
-    F(x, lam) is called as such, whether or not the parameter has a default.
-    """
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return False, None
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    count = sum(p.kind in positional for p in parameters)
-    if count != 1 or any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
-        return False, None
-    keywords = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    named = [p.name for p in keywords if p.default is p.empty] or [p.name for p in keywords]
-    if len(named) > 1:
-        raise TypeError(f"continuation: give the name of the parameter, parameter={named[0]!r} or another of {named}")
-    return not named, named[0] if named else None
 
 
 @dataclass

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +16,8 @@ from scipy.optimize import OptimizeResult
 from implicitsolve._arrays.namespace import array_namespace, as_inexact
 from implicitsolve._record import NewtonStep
 from implicitsolve._scipy_keywords import DROP_IN_REPLACEMENTS
-from implicitsolve._typing import Array, CallersArray, HostArray, Product, Residual
+from implicitsolve._typing import Array, CallersArray, Product, Residual
+from implicitsolve.compat._stop import ScipyStop, flat
 from implicitsolve.errors import NoConvergence
 from implicitsolve.globalize import Backtracking, FullStep, Wolfe
 from implicitsolve.globalize._line_search import LineSearch
@@ -29,9 +29,8 @@ from implicitsolve.problem import Problem, shaped
 from implicitsolve.result import NonlinearResult
 from implicitsolve.solve import root
 from implicitsolve.status import Status
-from implicitsolve.stopping import NonlinearStop, check_budget, check_limit, check_number, kind_of
+from implicitsolve.stopping import check_budget, check_limit, kind_of
 
-DEFAULT_F_TOL = float(np.finfo(np.float64).eps ** (1 / 3))  # SciPy's
 LINE_SEARCHES: dict[bool | str | None, LineSearch] = {
     None: FullStep(),
     False: FullStep(),
@@ -157,37 +156,22 @@ def newton_krylov(
     array([-0.450184, -0.450184])
     """
     function: Any = _rename(residual, "residual", "F", inner_options)
-    x0 = _rename(x0, "x0", "xin", inner_options)
-    if not (line_search is None or isinstance(line_search, bool | str)) or line_search not in LINE_SEARCHES:
-        raise ValueError(f'newton_krylov: `line_search` must be "armijo", "wolfe" or None, got {line_search!r}')
-    if callback is not None and not callable(callback):
-        raise TypeError(f"newton_krylov: `callback` must be callable, got {type(callback).__name__}")
-    check_limit("newton_krylov", "inner_maxiter", inner_maxiter, least=1)
-    check_limit("newton_krylov", "outer_k", outer_k)
-    x0 = as_inexact(x0, "x0")
-    traces = isinstance(jvp, str) and jvp == "trace"
-    exact: Any = {"derivatives": "trace"} if traces else {"jvp": jvp}
+    x0 = as_inexact(_rename(x0, "x0", "xin", inner_options), "x0")
+    _check_settings(line_search, callback, inner_maxiter, outer_k)
+    exact: Any = {"derivatives": "trace"} if isinstance(jvp, str) and jvp == "trace" else {"jvp": jvp}
     problem = Problem(shaped(function), **exact, jac=jac, structure=structure, batch_ndim=batch_ndim, bounds=bounds)
     krylov = _krylov_method(method, inner_maxiter, outer_k, inner_options)
     tolerances = {"f_tol": f_tol, "f_rtol": f_rtol, "x_tol": x_tol, "x_rtol": x_rtol}
     budget: dict[str, Any] = {"max_evaluations": max_evaluations, "max_seconds": max_seconds}
     check_budget("newton_krylov", **budget)
-    stop = _ScipyStop.build(x0, batch_ndim, tolerances, iter=iter, maxiter=maxiter, tol_norm=tol_norm, **budget)
-    is_own, solver = krylov is None, None
-    is_plain = is_own and iter is None and inner_M is None and rdiff is None and line_search in ("armijo", True)
-    if not is_plain:
-        solver = NewtonKrylov(
-            krylov=krylov,
-            max_krylov=3 * inner_maxiter if is_own else inner_maxiter,
-            recycle=200 if is_own and outer_k else 0,
-            line_search=LINE_SEARCHES[line_search],
-            preconditioner=_preconditioner(inner_M, function),
-            rdiff=rdiff,
-            retry=iter is None,
-        )
+    stop = ScipyStop.build(x0, batch_ndim, tolerances, iter=iter, maxiter=maxiter, tol_norm=tol_norm, **budget)
+    is_plain = krylov is None and iter is None and inner_M is None and rdiff is None and line_search in ("armijo", True)
+    solver = (
+        "auto" if is_plain else _newton(krylov, inner_maxiter, outer_k, line_search, inner_M, rdiff, iter, function)
+    )
     known = getattr(previous, "native", previous)
     observer = _monitor(verbose, callback, batch_ndim)
-    result = root(problem, x0, method=solver or "auto", stop=stop, monitor=observer, previous=known)
+    result = root(problem, x0, method=solver, stop=stop, monitor=observer, previous=known)
     result = result if iter is None else _stop(result)
     is_wanted = iter is not None or (
         np.all(result.success) and (maxiter is None or np.all(result.iterations < maxiter))
@@ -199,6 +183,38 @@ def newton_krylov(
     return result.x
 
 
+def _check_settings(line_search: Any, callback: Any, inner_maxiter: Any, outer_k: Any) -> None:
+    if not (line_search is None or isinstance(line_search, bool | str)) or line_search not in LINE_SEARCHES:
+        raise ValueError(f'newton_krylov: `line_search` must be "armijo", "wolfe" or None, got {line_search!r}')
+    if callback is not None and not callable(callback):
+        raise TypeError(f"newton_krylov: `callback` must be callable, got {type(callback).__name__}")
+    check_limit("newton_krylov", "inner_maxiter", inner_maxiter, least=1)
+    check_limit("newton_krylov", "outer_k", outer_k)
+
+
+def _newton(
+    krylov: KrylovMethod | None,
+    inner_maxiter: int,
+    outer_k: int,
+    line_search: str | bool | None,
+    inner_M: Any,
+    rdiff: float | None,
+    iter: int | None,
+    residual: Residual,
+) -> NewtonKrylov:
+    """The method that SciPy's keywords describe."""
+    is_own = krylov is None
+    return NewtonKrylov(
+        krylov=krylov,
+        max_krylov=3 * inner_maxiter if is_own else inner_maxiter,
+        recycle=200 if is_own and outer_k else 0,
+        line_search=LINE_SEARCHES[line_search],
+        preconditioner=_preconditioner(inner_M, residual),
+        rdiff=rdiff,
+        retry=iter is None,
+    )
+
+
 def _rename(value: Any, name: str, scipy_name: str, options: dict[str, Any]) -> Any:
     """Return an argument given under our name or SciPy's."""
     other = options.pop(scipy_name, None)
@@ -208,86 +224,6 @@ def _rename(value: Any, name: str, scipy_name: str, options: dict[str, Any]) -> 
     if value is None:
         raise TypeError(f"newton_krylov: missing argument `{name}`")
     return value
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ScipyStop(NonlinearStop):
-    """SciPy's termination condition, for each system of a batch."""
-
-    f_rtol: float = math.inf
-    x_tol: float = math.inf
-    x_rtol: float = math.inf
-    ignores_residual: bool = False
-
-    @classmethod
-    def build(
-        cls,
-        x0: Array,
-        batch_ndim: int,
-        given: dict[str, float | None],
-        *,
-        iter: int | None,
-        maxiter: int | None,
-        tol_norm: Callable[[CallersArray], Any] | None,
-        **budget: Any,
-    ) -> _ScipyStop:
-        """Translate SciPy's keywords."""
-        tolerances: dict[str, Any] = {}
-        for name, value in given.items():
-            if value is None:
-                continue
-            if isinstance(value, np.ndarray) and value.ndim == 0:
-                value = value.item()
-            check_number("newton_krylov", name, value)
-            if not value >= 0:
-                raise ValueError(f"newton_krylov: `{name}` must not be negative or NaN, got {value}")
-            tolerances[name] = float(value)
-        if tol_norm is not None and not callable(tol_norm):
-            raise TypeError(f"newton_krylov: `tol_norm` must be callable, got {type(tol_norm).__name__}")
-        if iter is not None:
-            check_limit("newton_krylov", "iter", iter)
-        if maxiter is not None:
-            check_limit("newton_krylov", "maxiter", maxiter)
-        steps = 100 * (math.prod(x0.shape[batch_ndim:]) + 1) if maxiter is None else maxiter
-        f_tol = tolerances.pop("f_tol", DEFAULT_F_TOL)
-        return cls(
-            atol=min(f_tol, float(np.finfo(np.float64).max)),
-            rtol=0.0,
-            max_iterations=steps if iter is None else iter if maxiter is None else min(iter, maxiter),
-            norm="max" if tol_norm is None else lambda x: tol_norm(_flat(x)),
-            ignores_residual=iter is not None,
-            **tolerances,
-            **budget,
-        )
-
-    @property
-    def keeps_last(self) -> bool:
-        """Whether a number of steps is prescribed."""
-        return self.ignores_residual
-
-    def target(self, first: HostArray, F: Array) -> HostArray:
-        """Right-hand side of both conditions on the residual; 0 where a number of steps is prescribed."""
-        if self.ignores_residual:
-            return np.zeros(first.shape)
-        with np.errstate(invalid="ignore"):
-            return np.fmin(self.atol, self.f_rtol * first)  # inf * 0 is no number, and gives way
-
-    def holds(self, norms: HostArray, target: HostArray, x: Array, step: Array | None) -> HostArray:
-        """Where all conditions hold, or F is zero."""
-        is_zero, held = norms == 0, norms <= target
-        if self.ignores_residual:
-            return is_zero
-        if self.x_tol == math.inf and self.x_rtol == math.inf:
-            return is_zero | held
-        if step is None:
-            return is_zero
-        x_norm, step_norm = self.measure(x, tuple(x.shape[1:])), self.measure(step, tuple(step.shape[1:]))
-        relative = np.full(x_norm.shape, math.inf) if self.x_rtol == math.inf else self.x_rtol * x_norm
-        return is_zero | (held & (step_norm <= self.x_tol) & (step_norm <= relative))
-
-
-def _flat(x: Array) -> Array:
-    return array_namespace(x).reshape(x, (-1,))
 
 
 def _krylov_method(method: Any, maxiter: int, outer_k: int, options: dict[str, Any]) -> KrylovMethod | None:
@@ -356,9 +292,9 @@ def _preconditioner(M: Any, residual: Any) -> Any:
     def at(x: Array, F: Array) -> Any:
         nonlocal is_set_up
         if not is_set_up and hasattr(M, "setup"):
-            M.setup(_flat(x), _flat(F), lambda z: _flat(residual(array_namespace(z).reshape(z, x.shape))))
+            M.setup(flat(x), flat(F), lambda z: flat(residual(array_namespace(z).reshape(z, x.shape))))
         elif is_set_up and hasattr(M, "update"):
-            M.update(_flat(x), _flat(F))
+            M.update(flat(x), flat(F))
         is_set_up = True
         return M
 
@@ -371,7 +307,7 @@ def _monitor(verbose: bool, callback: Product | None, batch_ndim: int) -> Monito
 
         def after_step(step: NewtonStep, x: Array, F: Array) -> None:
             if step.iteration:
-                callback(*(part if batch_ndim else _flat(part) for part in (x, F)))
+                callback(*(part if batch_ndim else flat(part) for part in (x, F)))
 
         monitors.append(after_step)
     if verbose:

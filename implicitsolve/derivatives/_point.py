@@ -148,31 +148,40 @@ class Point:
 
     def _solved(self, b: Array, start: Array | None, method: Any, M: Any, stop: LinearStop) -> LinearResult:
         """Solve for b (B, N), with the default method where `method` is None."""
-        problem, assembler = self.evaluator.problem, self.assembler
+        problem = self.evaluator.problem
         if problem.halves is not None and M is None and (method is None or method.may_transform):
             system = HalfSystem(self.evaluator, self.x, needs_adjoint=self.needs_adjoint, wrt=self.wrt)
             linear, self.pulled = system.solve(b, start, method, stop)
             return linear
         is_free = method is None and M is None and start is None
-        if is_free and problem.substitute is None and assembler is not None and assembler.favors_direct:
-            method = BlockLU()
-        sparse = self._sparse() if is_free and problem.substitute is None else None
-        if sparse is not None:
-            return self._factored(sparse, SparseLU().factor(sparse), b, stop)
+        is_causal = problem.substitute is not None
+        if is_free and not is_causal:
+            method, sparse = self._default()
+            if sparse is not None:
+                return self._factored(sparse, SparseLU().factor(sparse), b, stop)
         if method is not None and method.kind == "direct":
-            for name, value in (("M", M), ("x0", start)):
-                if value is not None:
-                    got = type(value).__name__
-                    raise ValueError(f"{self.caller}: `{name}` must be None for a direct method, got {got}")
-            J = self._matrix("a direct `method`", method)
-            return self._factored(J.flat(), method.factor(J), b, stop)
+            return self._direct(method, b, {"M": M, "x0": start}, stop)
         M, A = self._preconditioner(M), self._operator()
-        if is_free and problem.substitute is not None:
+        if is_free and is_causal:
             start, known = by_substitution(A, b, stop)
             if known is not None:
                 return known
         linear = linear_solve(A, b, method=long_krylov(b) if method is None else method, M=M, x0=start, stop=stop)
         return self._marked(linear, A, b)
+
+    def _default(self) -> tuple[BlockLU | None, SparseMatrix | None]:
+        """The direct method of a declared structure that favors one, and the J of a sparse one."""
+        favors_direct = self.assembler is not None and self.assembler.favors_direct
+        return BlockLU() if favors_direct else None, self._sparse()
+
+    def _direct(self, method: Any, b: Array, unused: dict[str, Any], stop: LinearStop) -> LinearResult:
+        """Solve by the factors of a direct method."""
+        for name, value in unused.items():
+            if value is not None:
+                got = type(value).__name__
+                raise ValueError(f"{self.caller}: `{name}` must be None for a direct method, got {got}")
+        J = self._matrix("a direct `method`", method)
+        return self._factored(J.flat(), method.factor(J), b, stop)
 
     def _shape_of(self, result: LinearResult) -> LinearResult:
         """A result on arrays (B, N) in the problem's shapes."""

@@ -18,7 +18,7 @@ from implicitsolve.elimination._even_odd import halves_of, merge, reduced_jacobi
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.krylov import LGMRES, KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._recycling import BASIS_MEMORY
-from implicitsolve.linearize._difference_steps import weights
+from implicitsolve.linearize._block_groups import weights
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._direction import normalize, restored
 from implicitsolve.nonlinear._mixed_precision import LEAST_BLOCK

@@ -11,7 +11,8 @@ import numpy as np
 from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, host_dtype
 from implicitsolve._typing import Array, Indices
-from implicitsolve.direct._factorization import GROWTH_LIMIT, BlockSettings, Factorization, Layout
+from implicitsolve.direct._factorization import GROWTH_LIMIT, BlockSettings, Factorization
+from implicitsolve.direct._layout import Layout
 from implicitsolve.kernels import Factors, block_lu, cyclic_reduction, favors_band, is_compiled, narrow_lu
 from implicitsolve.operators import BlockBandedMatrix
 

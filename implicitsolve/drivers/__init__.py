@@ -3,7 +3,8 @@
 from implicitsolve.drivers._batch import BatchResult, LostChunk, solve_batch
 from implicitsolve.drivers._checkpoint import checkpointed
 from implicitsolve.drivers._gradients import StreamGradients, stream_gradients
-from implicitsolve.drivers._stream import RaceResult, Solved, race, solve_sequences, solve_stream
+from implicitsolve.drivers._race import RaceResult, race
+from implicitsolve.drivers._stream import Solved, solve_sequences, solve_stream
 
 __all__ = [
     "BatchResult",

@@ -264,7 +264,6 @@ class _Legs:
         return replace(ends, **select(ends, self.rows, self.batch_shape))
 
     def _running(self, record: Record) -> Indices:
-        """Systems that have not ended; those that reached a lower limit continue."""
         is_open = np.isin(record.ends.status, (Status.RUNNING, Status.ITERATION_LIMIT, *CUT))
         return np.flatnonzero(is_open & (record.steps < self.limit or record.legs == 0))
 

@@ -239,9 +239,7 @@ class Dispatch:
                 error = self._outcome(task, future)
                 if error is None or is_last:
                     task.error = error
-                    self.done += task.systems.size
-                    if self.progress is not None:
-                        self.progress(self.done, self.total)
+                    self._count(task)
                 else:
                     self.suspects.append(task)
 
@@ -253,6 +251,11 @@ class Dispatch:
             broken = Future[Any]()
             broken.set_exception(error)
             return broken
+
+    def _count(self, task: Task) -> None:
+        self.done += task.systems.size
+        if self.progress is not None:
+            self.progress(self.done, self.total)
 
     def _outcome(self, task: Task, future: Future[Any]) -> Exception | None:
         """Keep the result of a chunk, or return why there is none; exceptions of the problem's functions are raised."""

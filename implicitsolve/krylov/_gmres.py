@@ -73,7 +73,7 @@ class GMRES(KrylovMethod):
     ) -> KrylovOutcome:
         """Solve on arrays (B, N); see `KrylovMethod`, and `Arnoldi` for `polish`, which cannot be confirmed."""
         x, r, norms = start(A, b, x0)
-        xp, size = array_namespace(b), b.shape[0]
+        size = b.shape[0]
         iterations = np.zeros(size, dtype=int)
         broken, nonfinite, stagnated = (np.zeros(size, dtype=bool) for _ in range(3))
         idle = np.zeros(size, dtype=int)  # idle cycles in a row
@@ -91,8 +91,7 @@ class GMRES(KrylovMethod):
                 columns=self.restart + len(errors),
                 limits=max_iterations - iterations[rows],
                 M=M if whole or M is None else M.take(rows),
-                augment=xp.stack([part_of(e, rows) for e, _ in errors], axis=1) if errors else None,
-                has_one=np.stack([has_one[rows] for _, has_one in errors], axis=1) if errors else None,
+                **_augment(errors, rows),
                 polish=polish and not confirm,
                 needs_residual=not confirm,
             ).run()
@@ -158,6 +157,14 @@ class LGMRES(GMRES):
     def augment(self) -> int:
         """Corrections of earlier cycles that augment the space."""
         return self.outer_k
+
+
+def _augment(errors: list[tuple[Array, HostArray]], rows: Indices) -> dict[str, Any]:
+    """Corrections of earlier cycles for these systems, and which of them has one."""
+    if not errors:
+        return {}
+    given = array_namespace(errors[0][0]).stack([part_of(e, rows) for e, _ in errors], axis=1)
+    return {"augment": given, "has_one": np.stack([has_one[rows] for _, has_one in errors], axis=1)}
 
 
 def _normalize(dx: Array, norms: HostArray, rows: Indices, like: Array) -> tuple[Array, HostArray]:

@@ -84,11 +84,7 @@ class RecyclingGMRES:
         largest = rows - rows // ROWS_PER_VECTOR
         if space is not None and space.base is not M:
             space = self._space = space.around(M)
-        collector = None
-        if self.recycle:
-            has_some = np.zeros(norms.size, dtype=bool) if self._space is None else self._space.held.any(axis=1)
-            least = np.where(has_some | (length <= SMALL), 0 if M is None else SOLVED, EASY)
-            collector = SpaceCollector(F, most_kept(self.recycle, F.shape[0] * length), least)
+        collector = self._collector(F, 0 if M is None else SOLVED)
         descents = DescentCollector(F, norms) if self.needs_descent else None
         target, sizes = eta * norms, np.minimum(self.sizes, largest if limit is None else np.minimum(limit, largest))
 
@@ -120,6 +116,13 @@ class RecyclingGMRES:
         larger = np.maximum(self.sizes, np.minimum(2 * self.sizes, LARGEST_SPACE))
         sizes = np.where(falls_short, larger, self.sizes)
         self.grew, self.sizes = (sizes > self.sizes) & (self.sizes < length) & (length <= LARGEST_SPACE), sizes
+
+    def _collector(self, F: Array, least: int) -> SpaceCollector | None:
+        if not self.recycle:
+            return None
+        has_some = np.zeros(F.shape[0], dtype=bool) if self._space is None else self._space.held.any(axis=1)
+        keep = most_kept(self.recycle, F.shape[0] * F.shape[1])
+        return SpaceCollector(F, keep, np.where(has_some | (F.shape[1] <= SMALL), least, EASY))
 
     def take(self, rows: Indices) -> RecyclingGMRES:
         part = copy.copy(self)

@@ -13,25 +13,26 @@ References
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._arrays.host import from_host, gather, scatter, takes_indices, to_host
+from implicitsolve._arrays.host import from_host, gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps, is_array, is_complex
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import norm2
+from implicitsolve.linearize._block_groups import Groups, find_groups, weights
 from implicitsolve.linearize._difference_steps import (
     LEAST_CHANGE,
     MAX_ADJUSTMENTS,
     DifferenceSteps,
-    Groups,
     OneSystemDifferences,
-    pattern_of,
+    Rows,
+    add_steps,
+    parts_of,
     place_colors,
-    sites,
-    weights,
+    subtract,
     write,
 )
 from implicitsolve.linearize._evaluator import Evaluator
@@ -40,7 +41,6 @@ from implicitsolve.problem import favors_direct
 from implicitsolve.structure import BlockBanded
 from implicitsolve.structure._block_banded import coloring
 
-Rows: TypeAlias = slice | Indices
 TOGETHER = 2  # unknowns of a block up to which all colors are written in one pass over the blocks
 AFFINE = 1e-3  # mismatch between a difference and twice the one of half the length, up to which it is a derivative
 
@@ -181,7 +181,7 @@ class Assembler:
         seeds = xp.zeros((len(self.colors), k, *x.shape), dtype=x.dtype, device=x.device)
         for i, color in enumerate(self.colors):
             for c in range(k):
-                _add(self.in_blocks(seeds[i, c, ...]), color, c, ones)
+                add_steps(self.in_blocks(seeds[i, c, ...]), color, c, ones)
                 if many is None:
                     seeds[i, c, ...] = J.matvec(seeds[i, c, ...])
         found = seeds if many is None else many(xp.reshape(seeds, (len(self.colors) * k, *x.shape)))
@@ -230,21 +230,22 @@ class Assembler:
         numbers as without groups, so that nothing of J depends on what was found in other systems of the batch.
         """
         if self.groups is None:
-            self.groups = self._find_groups(evaluator, x, F, h)
-        self.seeks_zeros = self.groups is not None
-        if self.groups is None:
-            return False
+            self.groups = find_groups(self.structure, self.length, self.cost, evaluator.residual, x, F, h)
+            self.seeks_zeros = self.groups is not None
+            if self.groups is None:
+                return False
+            self.steps.has_changed[self._rows(evaluator)] = True
         xp, k, states = evaluator.xp, self.structure.block_size, self.in_blocks(x)
 
         def change(shifted: Array, out: Array) -> None:
             with np.errstate(all="ignore"):
-                _subtract(evaluator.residual(shifted, keep=False), F, out)
+                subtract(evaluator.residual(shifted, keep=False), F, out)
 
         changes = xp.empty((len(self.groups.members), *x.shape), dtype=x.dtype, device=x.device)
         for group, members in enumerate(self.groups.members):
             shifted = xp.asarray(x, copy=True)
             for color, c in members:
-                _add(self.in_blocks(shifted), self.colors[color], c, h)
+                add_steps(self.in_blocks(shifted), self.colors[color], c, h)
             change(shifted, changes[group, ...])
         weight = from_host(weights(self.length, k), x)
         weight = weight if evaluator.box is None else xp.abs(weight)  # h points inwards
@@ -257,25 +258,6 @@ class Assembler:
         sizes = np.stack([norm2(changes[group, ...]) for group in range(changes.shape[0])])
         self.sensitivity[evaluator.rows] = np.max(sizes, axis=0) / self.steps.relative(states)
         return self.seeks_zeros
-
-    def _find_groups(self, evaluator: Evaluator, x: Array, F: Array, h: Array) -> Groups | None:
-        """Perturb unknowns far from each other, all kinds of them in turn, and record which equations change."""
-        xp, structure, k, T = evaluator.xp, self.structure, self.structure.block_size, self.length
-        blocks, unknowns = sites(T, structure.width, k)
-        where = np.zeros((T, k))
-        where[blocks, unknowns] = 1.0
-        shifted = xp.reshape(self.in_blocks(x) + from_host(where, x) * h, x.shape)
-        with np.errstate(all="ignore"):
-            change = xp.abs(evaluator.residual(shifted, keep=False) - F)
-            changed = to_host(xp.any(self.in_blocks(change > LEAST_CHANGE * eps(xp, x.dtype) * xp.abs(F)), axis=0))
-        pattern = pattern_of(changed, structure.lower, structure.width)
-        if not np.isfinite(norm2(change)).all() or not pattern.any((0, 1)).all():
-            return None
-        groups = Groups(pattern, structure.lower)
-        if not groups.pays(self.cost):
-            return None
-        self.steps.has_changed[evaluator.rows] = True
-        return groups
 
     def _place(self, blocks: Array, color: int, stacked: Array, h: Array) -> None:
         """Write block entries from the changes (colors, k, b, T, k) of some colors over the steps h (b, T, k)."""
@@ -290,7 +272,7 @@ class Assembler:
             columns: Any = self.colors[color + i]
             for j in range(self.structure.width):
                 rows = (columns - j + lower) % self.length
-                for row, column in _parts(rows, columns, blocks):
+                for row, column in parts_of(rows, columns, blocks):
                     with np.errstate(all="ignore"):
                         write(blocks[:, :, j, :, :], stacked[i, ...], per_length, row, column, k)
 
@@ -350,36 +332,14 @@ class Assembler:
         def at(h: Array) -> Array:
             shifted = evaluator.xp.asarray(x, copy=True)
             with np.errstate(all="ignore"):
-                _add(self.in_blocks(shifted), color, c, h)
+                add_steps(self.in_blocks(shifted), color, c, h)
             return evaluator.residual(shifted, keep=self.central)  # with the caller's floating-point warnings
 
         forward, other = at(h), at(0.5 * h if is_bounded else -h) if self.central else F
         with np.errstate(all="ignore"):
             if is_bounded:
                 forward, other = 4 * (other - F), forward - F
-            _subtract(forward, other, out)
+            subtract(forward, other, out)
             if self.central and not is_bounded:
                 out *= 0.5
         return out
-
-
-def _subtract(a: Array, b: Array, out: Array) -> None:
-    """``out[...] = a - b``."""
-    if isinstance(out, np.ndarray):
-        np.subtract(a, b, out=out)
-    else:
-        out[...] = a - b
-
-
-def _parts(rows: Rows, columns: Rows, like: Array) -> list[tuple[Any, Any]]:
-    """Rows and the columns coupled to them, as indices for arrays like `like`: slices under the standard."""
-    if isinstance(rows, slice) or isinstance(columns, slice) or takes_indices(like):
-        return [(rows, columns)]
-    return [(slice(r, r + 1), slice(t, t + 1)) for r, t in zip(rows.tolist(), columns.tolist())]
-
-
-def _add(x: Array, columns: Rows, c: int, h: Array) -> None:
-    """``x[:, columns, c] += h[:, columns, c]``."""
-    part, steps = x[:, :, c], h[:, :, c]
-    for t, _ in _parts(columns, columns, x):
-        part[:, t] += steps[:, t]

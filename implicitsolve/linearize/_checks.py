@@ -38,12 +38,7 @@ def checked_array(value: Any, name: str, xp: Namespace, dtype: Any, shape: tuple
     check_tensor(value, name)
     if array_namespace(value) is not xp:
         raise TypeError(f"`{name}` must return arrays of the library of x0, got some of {library(value)}")
-    if value.dtype != dtype:
-        if not xp.isdtype(value.dtype, ("bool", "integral", "real floating", "complex floating")):
-            raise TypeError(f"`{name}` must return numbers, got dtype {value.dtype}")
-        if is_complex(value) and not xp.isdtype(dtype, "complex floating"):
-            raise TypeError(f"`{name}` returned complex numbers for a real x0: pass a complex x0 to solve in complex")
-        value = xp.astype(value, dtype)
+    value = value if value.dtype == dtype else _converted(value, name, xp, dtype)
     size = math.prod(shape)
     if value.shape != shape and value.shape != (size,) and not (size == math.prod(value.shape) == 1):
         got = f"{value.shape}" if issubclass(kind, np.ndarray) else f"a {kind.__name__} of shape {value.shape}"
@@ -51,6 +46,14 @@ def checked_array(value: Any, name: str, xp: Namespace, dtype: Any, shape: tuple
         way = ": flatten it by np.ravel" if size == math.prod(value.shape) else few
         raise ValueError(f"`{name}` must return an array of shape {shape}, got {got}{way}")
     return value
+
+
+def _converted(value: Array, name: str, xp: Namespace, dtype: Any) -> Array:
+    if not xp.isdtype(value.dtype, ("bool", "integral", "real floating", "complex floating")):
+        raise TypeError(f"`{name}` must return numbers, got dtype {value.dtype}")
+    if is_complex(value) and not xp.isdtype(dtype, "complex floating"):
+        raise TypeError(f"`{name}` returned complex numbers for a real x0: pass a complex x0 to solve in complex")
+    return xp.astype(value, dtype)
 
 
 def on_host(value: Any, name: str, dtype: Any) -> Any:

@@ -92,25 +92,30 @@ def lattice_colors(structure: Sparse, least: int) -> HostArray | None:
     columns, weights = _kinds_of_rows(structure, offsets)
     if weights.sum() < LEAST_COMMON * n:
         return None
-    entries = _numbered(np.maximum(columns, 0), steps)
-    best: tuple[float, int, HostArray] | None = None
-    for p in range(least, min(n, int(SLACK * least) + 2, MOST_BITS)):
+    most = min(n, int(SLACK * least) + 2, MOST_BITS)
+    best = _best_lattice(_numbered(np.maximum(columns, 0), steps), columns, weights, range(least, most))
+    if best is None:
+        return None
+    p, lattice = best
+    colors = _repaired(structure, _cosets(lattice[None], _numbered(np.arange(n), steps))[0], p)
+    return None if colors is None or int(colors.max()) >= MOST_COLORS * least + 2 else colors
+
+
+def _best_lattice(
+    entries: list[HostArray], columns: HostArray, weights: HostArray, indices: range
+) -> tuple[int, HostArray] | None:
+    """The first lattice without conflicts in the entries of rows of each kind, else that with the fewest; its index."""
+    best, fewest = None, math.inf
+    for p in indices:
         lattices = lattices_of_index(p, len(entries))
         lattices = lattices[~_conflicts(lattices, [part[:1] for part in entries], columns[:1])[:, 0]]
         for few in (lattices[i : i + 16] for i in range(0, min(lattices.shape[0], MOST_LATTICES), 16)):
             conflicts = _conflicts(few, entries, columns) @ weights
-            least_conflicts = int(conflicts.min())
-            if best is None or least_conflicts < best[0]:
-                best = least_conflicts, p, few[np.argmin(conflicts)]
-            if not best[0]:
-                break
-        if best is not None and not best[0]:
-            break
-    if best is None:
-        return None
-    _, p, lattice = best
-    colors = _repaired(structure, _cosets(lattice[None], _numbered(np.arange(n), steps))[0], p)
-    return None if colors is None or int(colors.max()) >= MOST_COLORS * least + 2 else colors
+            if conflicts.min() < fewest:
+                best, fewest = (p, few[np.argmin(conflicts)]), int(conflicts.min())
+            if not fewest:
+                return best
+    return best
 
 
 def _line_lengths(offsets: HostArray, counts: HostArray, n: int) -> list[int]:

@@ -88,15 +88,16 @@ def assembled(
     evaluator = Evaluator(problem, x)
     evaluator.tally = tally
     flat = evaluator.flatten(x)
-    if problem.structure is None and not evaluator.batch_shape and (problem.jac or problem.linearize):
+    has_own = problem.jac is not None or problem.linearize is not None
+    if problem.structure is None and not evaluator.batch_shape and has_own:
         J = evaluator.matrix(flat, keep=True)
         evaluator.as_operator(J, "jac" if problem.linearize is None else "linearize")  # raises where the shape is wrong
         if scipy.sparse.issparse(J):
             return SparseMatrix.from_scipy(J)
     F = None if evaluator.has_exact_products else evaluator.residual(flat)
     if problem.block_structure is None:
-        is_sparse = problem.structure != "none" and not (problem.jac or problem.linearize)
-        is_sparse = is_sparse or problem.sparse_structure is not None or problem.structure == "detect"
+        is_sparse = problem.sparse_structure is not None or problem.structure == "detect"
+        is_sparse |= problem.structure != "none" and not has_own
         known = known or getattr(problem.derivatives, "detection", None)
         found = sparse_jacobian("jacobian", evaluator, flat, F, known, by_columns=True) if is_sparse else None
         if found is not None:

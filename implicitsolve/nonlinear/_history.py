@@ -13,7 +13,7 @@ from implicitsolve._arrays.namespace import array_namespace, is_complex
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.krylov._recycling import room_of
-from implicitsolve.linearize._evaluator import FEW
+from implicitsolve.linearize._systems import FEW
 
 FIRST_COLUMNS = 16  # room at first; it doubles as it fills
 RENEWALS = np.asarray([8, 32, 128])  # ages at which M is built anew, and counted from when a system goes back

@@ -16,8 +16,9 @@ from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._record import Tally
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import WrongDerivativesError
-from implicitsolve.linearize._evaluator import FEW, CoarseResidualError, Evaluator
+from implicitsolve.linearize._evaluator import CoarseResidualError, Evaluator
 from implicitsolve.linearize._jacobian import Scales, jacobian_of
+from implicitsolve.linearize._systems import FEW
 from implicitsolve.monitor import Monitor, mapped
 from implicitsolve.nonlinear._approximate_jacobian import offer_inverse
 from implicitsolve.nonlinear._halved import Halved

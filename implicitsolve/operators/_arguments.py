@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from implicitsolve._typing import Array, CallersArray, DType
 
 Matvec: TypeAlias = Callable[[CallersArray], CallersArray]
 Shape: TypeAlias = tuple[int, ...]
+T = TypeVar("T")
 
 
 def multiply(product: Matvec, v: Array, batch_shape: Shape, expected: Shape, returned: Shape, name: str) -> Array:
@@ -110,3 +111,8 @@ def as_number(factor: Any) -> complex | float:
     if is_array(scalar) and scalar.ndim == 0:
         return complex(scalar) if "complex" in str(scalar.dtype) else float(scalar)
     raise TypeError(f"LinearOperator: a factor must be a number, got {type(factor).__name__}")
+
+
+def then(make: Callable[..., T] | None, change: Callable[[T], T]) -> Callable[..., T] | None:
+    """`make` followed by `change`; None if `make` is None."""
+    return None if make is None else lambda *arguments: change(make(*arguments))

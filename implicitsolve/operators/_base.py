@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse.linalg
@@ -14,6 +14,7 @@ from implicitsolve._arrays.namespace import array_namespace, host_dtype, is_arra
 from implicitsolve._typing import Array, DType, Indices
 from implicitsolve.operators._arguments import (
     Matvec,
+    Shape,
     as_number,
     checked_dtype,
     checked_shape,
@@ -21,7 +22,10 @@ from implicitsolve.operators._arguments import (
     conj,
     multiply,
     multiply_columns,
+    then,
 )
+
+Take: TypeAlias = "Callable[[Indices], LinearOperator]"
 
 
 class LinearOperator:
@@ -60,10 +64,8 @@ class LinearOperator:
 
     Raises
     ------
-    TypeError
-        If `matvec` or another callable is not callable, or a missing product is needed.
-    ValueError
-        If an argument's shape does not fit.
+    TypeError, ValueError
+        If an argument is not usable, or a missing product is needed.
 
     Notes
     -----
@@ -92,7 +94,7 @@ class LinearOperator:
         out_shape: tuple[int, ...] | int | None = None,
         batch_shape: tuple[int, ...] = (),
         dtype: DType = None,
-        take: Callable[[Indices], LinearOperator] | None = None,
+        take: Take | None = None,
         inverse: Callable[[], LinearOperator] | None = None,
         cast: Callable[[Any], LinearOperator] | None = None,
     ) -> None:
@@ -100,10 +102,8 @@ class LinearOperator:
         for name, function in functions.items():
             if function is not None and not callable(function):
                 raise TypeError(f"LinearOperator: `{name}` must be callable, got {type(function).__name__}")
-        self._matvec = matvec
-        self._rmatvec = rmatvec
-        self._take = take
-        self._inverse, self._cast = inverse, cast
+        self._matvec, self._rmatvec = matvec, rmatvec
+        self._take, self._inverse, self._cast = take, inverse, cast
         self.in_shape: tuple[int, ...] = checked_shape(in_shape, "in_shape")
         self.out_shape: tuple[int, ...] = self.in_shape if out_shape is None else checked_shape(out_shape, "out_shape")
         self.batch_shape: tuple[int, ...] = checked_shape(batch_shape, "batch_shape")
@@ -120,11 +120,8 @@ class LinearOperator:
         return 2
 
     def __repr__(self) -> str:
-        """Shape, batch and dtype."""
         batch = f", batch_shape={self.batch_shape}" if self.batch_shape else ""
         return f"<LinearOperator {self.shape[0]}x{self.shape[1]}{batch}, dtype={self.dtype}>"
-
-    # Products
 
     def matvec(self, v: Array) -> Array:
         """Return A v for each system; a flat argument gives a flat result."""
@@ -168,9 +165,7 @@ class LinearOperator:
         if len(self.batch_shape) == 1 and len(self.in_shape) == 1 and len(self.out_shape) == 1:
             return self
 
-        def reshaped(
-            apply: Callable[[Array], Array], to: tuple[int, ...], back: tuple[int, ...]
-        ) -> Callable[[Array], Array]:
+        def reshaped(apply: Matvec, to: Shape, back: Shape) -> Matvec:
             flat_back = size, math.prod(back)
 
             def product(v: Array) -> Array:
@@ -191,8 +186,6 @@ class LinearOperator:
             inverse=then(self._inverse, LinearOperator.flat),
             cast=then(self._cast, LinearOperator.flat),
         )
-
-    # Algebra
 
     @property
     def H(self) -> LinearOperator:
@@ -226,7 +219,6 @@ class LinearOperator:
         )
 
     def __add__(self, other: Any) -> LinearOperator:
-        """Sum of two operators of the same shapes."""
         other = _operand(other)
         for name in ("in_shape", "out_shape", "batch_shape"):
             mine, others = getattr(self, name), getattr(other, name)
@@ -242,19 +234,15 @@ class LinearOperator:
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> LinearOperator:
-        """Difference of two operators of the same shapes."""
         return self + (-_operand(other))
 
     def __rsub__(self, other: Any) -> LinearOperator:
-        """Difference of two operators of the same shapes."""
         return _operand(other) - self
 
     def __neg__(self) -> LinearOperator:
-        """Return -A."""
         return self * -1
 
     def __mul__(self, factor: Any) -> LinearOperator:
-        """Scale by a number."""
         factor = as_number(factor)
         scaled = self._like(
             self,
@@ -269,7 +257,6 @@ class LinearOperator:
     __rmul__ = __mul__
 
     def __truediv__(self, divisor: Any) -> LinearOperator:
-        """Divide by a number."""
         return self * (1 / as_number(divisor))
 
     def __matmul__(self, other: Any) -> Any:
@@ -277,26 +264,20 @@ class LinearOperator:
         if not is_array(other) and not isinstance(other, list | tuple):
             return self._compose(_operand(other))
         other = other if is_array(other) else np.asarray(other)
-        flat_ndim = len(self.batch_shape) + 1
         as_state = other.shape == self.batch_shape + self.in_shape
-        if not as_state and other.ndim == flat_ndim + 1 and other.shape[-2] == self.shape[1]:
+        if not as_state and other.ndim == len(self.batch_shape) + 2 and other.shape[-2] == self.shape[1]:
             return self.matmat(other)
         return self.matvec(other)
 
     def __rmatmul__(self, other: Any) -> Any:
         """Return B A for an operator, v A = (A^T v) for a vector."""
-        if not is_array(other):
-            return _operand(other)._compose(self)
-        return self.T.matvec(other)
+        return self.T.matvec(other) if is_array(other) else _operand(other)._compose(self)
 
     __call__ = __matmul__
     dot = __matmul__
 
     def to_scipy(self) -> Any:
-        """Return a `scipy.sparse.linalg.LinearOperator` of the whole (block-diagonal, if batched) operator.
-
-        Its vectors are flat NumPy arrays of ``prod(batch_shape) * N`` entries.
-        """
+        """Return SciPy's operator of the whole, block-diagonal if batched, on flat arrays of all systems' entries."""
         full_in, full_out = self.batch_shape + self.in_shape, self.batch_shape + self.out_shape
         return scipy.sparse.linalg.LinearOperator(
             (math.prod(full_out), math.prod(full_in)),
@@ -304,8 +285,6 @@ class LinearOperator:
             rmatvec=lambda w: np.asarray(self.rmatvec(np.reshape(w, full_out))).reshape(-1),
             dtype=host_dtype(self.dtype),
         )
-
-    # Details
 
     def _compose(self, other: LinearOperator) -> LinearOperator:
         if other.out_shape != self.in_shape or other.batch_shape != self.batch_shape:
@@ -322,12 +301,7 @@ class LinearOperator:
         )
 
     def _like(
-        self,
-        other: LinearOperator,
-        matvec: Matvec,
-        rmatvec: Matvec,
-        take: Callable[[Indices], LinearOperator],
-        in_shape: tuple[int, ...] | None = None,
+        self, other: LinearOperator, matvec: Matvec, rmatvec: Matvec, take: Take, in_shape: Shape | None = None
     ) -> LinearOperator:
         """Operator built of self and other, which has an adjoint where both have one."""
         has_adjoint = self._rmatvec is not None and other._rmatvec is not None
@@ -346,15 +320,13 @@ def embedded(A: LinearOperator, indices: Indices) -> LinearOperator:
     """Some systems of a batched operator without `take`: pad with zeros, multiply the whole batch, keep those rows."""
     size, indices = math.prod(A.batch_shape), np.asarray(indices)
 
-    def some(product: Callable[[Array], Array], expected: tuple[int, ...]) -> Callable[[Array], Array]:
+    def some(product: Matvec, expected: Shape) -> Matvec:
         def padded_product(v: Array) -> Array:
             xp = array_namespace(v)
-            shape = size, *expected
-            padded = xp.zeros(shape, dtype=v.dtype, device=v.device)
+            padded = xp.zeros((size, *expected), dtype=v.dtype, device=v.device)
             scatter(padded, indices, v)
             out = product(xp.reshape(padded, A.batch_shape + expected))
-            out = xp.reshape(out, (size, *out.shape[len(A.batch_shape) :]))
-            return gather(out, indices)
+            return gather(xp.reshape(out, (size, *out.shape[len(A.batch_shape) :])), indices)
 
         return padded_product
 
@@ -372,14 +344,6 @@ def embedded(A: LinearOperator, indices: Indices) -> LinearOperator:
 
 
 def _operand(other: Any) -> LinearOperator:
-    """Return the other operand of an expression as an operator."""
     from implicitsolve.operators._convert import aslinearoperator
 
     return aslinearoperator(other, "operand")
-
-
-def then(
-    make: Callable[..., LinearOperator] | None, change: Callable[[LinearOperator], LinearOperator]
-) -> Callable[..., LinearOperator] | None:
-    """`make` followed by `change`; None if `make` is None."""
-    return None if make is None else lambda *arguments: change(make(*arguments))

@@ -12,7 +12,8 @@ import numpy as np
 from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, check_tensor, is_array, is_complex
 from implicitsolve._typing import Array, Indices
-from implicitsolve.operators._base import LinearOperator, then
+from implicitsolve.operators._arguments import then
+from implicitsolve.operators._base import LinearOperator
 
 T = TypeVar("T")
 

@@ -7,10 +7,9 @@ PETSc solves the problems on it.
 
 from __future__ import annotations
 
-from implicitsolve.petsc._mesh import Mesh
-from implicitsolve.petsc._mesh_problem import MeshProblem
+from implicitsolve.petsc._mesh import Mesh, MeshProblem
+from implicitsolve.petsc._mesh_points import Patch
 from implicitsolve.petsc._parts import PETScInverse, PETScLU, PETScPreconditioner
-from implicitsolve.petsc._patch import Patch
 from implicitsolve.petsc._snes import PETScSNES
 from implicitsolve.petsc._system import PETScSystem, to_petsc
 

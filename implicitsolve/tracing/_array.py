@@ -19,10 +19,9 @@ import numpy as np
 import scipy.sparse
 
 from implicitsolve._typing import CallersArray, HostArray
+from implicitsolve.tracing._entries import ASK_WHERE, WRITES, Selected, is_basic, plain, replace_entries, spread_over
 from implicitsolve.tracing._functions import (
     UPDATES,
-    Arguments,
-    Keywords,
     UntraceableError,
     Value,
     apply_function,
@@ -33,8 +32,6 @@ from implicitsolve.tracing._functions import (
     is_tracer,
     times_sparse,
 )
-from implicitsolve.tracing._index import Key, is_basic, is_tracer_mask, plain, replace_entries, spread_over
-from implicitsolve.tracing._selected import ASK_WHERE, WRITES, Selected
 
 METHODS = """all any argmax argmin argsort choose clip compress conj conjugate cumprod cumsum diagonal dot max mean min
 nonzero prod put ravel repeat round searchsorted squeeze std sum swapaxes take trace var"""
@@ -59,16 +56,14 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         self._parent: Traced | None = None
         self._version, self._seen = 0, -1
         self._read: Callable[[Value], Value] = operator.pos
-        self._places: Key = None
+        self._places: CallersArray = None
 
     @classmethod
-    def view(cls, parent: Traced, layout: HostArray, read: Callable[[Value], Value], places: Key) -> Traced:
+    def view(cls, parent: Traced, layout: HostArray, read: Callable[[Value], Value], places: CallersArray) -> Traced:
         """What `read` gives of the parent; `places` is a key, or what picks the places from an array of them."""
         made = cls(None, layout)
         made._parent, made._read, made._places = parent, read, places
         return made
-
-    # Numbers
 
     @property
     def value(self) -> Value:
@@ -83,21 +78,17 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         return self if self._parent is None else self._parent._root
 
     def numbers(self, problem: str) -> HostArray:
-        """The numbers; an error where they depend on the unknowns."""
         if is_tracer(self.value):
             raise UntraceableError(problem)
         return np.asarray(self.value)
 
     def store(self, value: Value) -> None:
-        """Replace all entries, those of the parent of a view too."""
         value = cast(value, self.dtype)
         if self._parent is None:
             self._value = (spread_over if is_tracer(value) else np.broadcast_to)(value, self.shape)
             self._version += 1
         else:
             self._parent.store(replace_entries(self._parent.value, self._places, value))
-
-    # What NumPy knows without the numbers
 
     shape = property(lambda self: self.layout.shape)
     ndim = property(lambda self: self.layout.ndim)
@@ -116,20 +107,18 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     def __len__(self) -> int:
         return len(self.layout)
 
-    # Entries
-
-    def __getitem__(self, key: Key) -> CallersArray:
+    def __getitem__(self, key: CallersArray) -> CallersArray:
         key = key_of(key)
         if is_basic(key):
             layout = self.layout[key]
             is_view = isinstance(layout, np.ndarray)
             read = operator.itemgetter(key)
             return Traced.view(self, layout, read, key) if is_view else Traced(read(self.value), layout)
-        if is_tracer_mask(key):
+        if is_tracer(key) and key.dtype == bool:
             return Selected.of(self, key)
         return wrap((jnp.asarray if has_tracer(key) else operator.pos)(self.value)[plain(key)])
 
-    def __setitem__(self, key: Key, value: CallersArray) -> None:
+    def __setitem__(self, key: CallersArray, value: CallersArray) -> None:
         if not self.layout.flags.writeable:
             raise ValueError("assignment destination is read-only")
         key = key_of(key)
@@ -141,8 +130,6 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __iter__(self) -> Iterator[CallersArray]:
         return (self[i] for i in range(len(self)))
-
-    # Numbers that Python needs at once
 
     def __array__(self, dtype: CallersArray = None, copy: CallersArray = None) -> HostArray:
         """The numbers, if they are known; SciPy's sparse matrices get what makes them leave a product to this array."""
@@ -158,16 +145,13 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         held[()] = self
         return held
 
-    def __hash__(self) -> int:
-        raise TypeError("unhashable type: a value that depends on the unknowns")
+    __hash__ = None
 
     def item(self, *index: CallersArray) -> CallersArray:
         return self.numbers("item() of a value that depends on the unknowns: leave it out").item(*index)
 
     def tolist(self) -> CallersArray:
         return self.numbers("tolist() of values that depend on the unknowns").tolist()
-
-    # Functions and methods
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: CallersArray, **keywords: CallersArray
@@ -190,7 +174,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         return wrap(result) if out[0] is None else _store(out[0], result, where)
 
     def __array_function__(
-        self, function: CallersArray, types: object, args: Arguments, keywords: Keywords
+        self, function: CallersArray, types: object, args: CallersArray, keywords: CallersArray
     ) -> CallersArray:
         name = function.__name__
         if name in OF_LAYOUTS.split():
@@ -269,10 +253,7 @@ for _name, _convert, _problem in (
     setattr(Traced, f"__{_name}__", _number(_convert, _problem))
 
 
-# Arguments and results
-
-
-def key_of(key: Key) -> Key:
+def key_of(key: CallersArray) -> CallersArray:
     """A key without traced arrays: numbers, as far as they are known, or tracers."""
     if isinstance(key, tuple):
         return tuple(key_of(part) for part in key)
@@ -312,7 +293,6 @@ def _layouts(part: CallersArray) -> CallersArray:
 
 
 def _store(out: CallersArray, result: Value, where: Value) -> CallersArray:
-    """Write a result to `out`."""
     out = out[0] if isinstance(out, tuple) else out
     if not isinstance(out, Traced):
         raise UntraceableError("`out=` is a plain NumPy array: make it inside F, by np.zeros_like(x) or np.empty")
@@ -322,14 +302,13 @@ def _store(out: CallersArray, result: Value, where: Value) -> CallersArray:
     return out
 
 
-def _update_at(ufunc: np.ufunc, array: CallersArray, key: Key, *value: Value) -> None:
+def _update_at(ufunc: np.ufunc, array: CallersArray, key: CallersArray, *value: Value) -> None:
     if not isinstance(array, Traced) or ufunc.__name__ not in UPDATES:
         raise UntraceableError(f"np.{ufunc.__name__}.at on a plain array, or of a kind that is not known")
     array.store(getattr(jnp.asarray(array.value).at[plain(key)], UPDATES[ufunc.__name__])(*map(as_value, value)))
 
 
-def _fill(function: CallersArray, args: Arguments, keywords: Keywords) -> CallersArray:
-    """np.zeros_like and similar functions: numbers."""
+def _fill(function: CallersArray, args: CallersArray, keywords: CallersArray) -> CallersArray:
     like, *rest = args
     rest, keywords = unwrap(rest), unwrap(keywords)
     plain_like = like.layout if isinstance(like, Traced) else like
@@ -351,7 +330,7 @@ def _view(function: CallersArray, array: Traced, *args: CallersArray, **keywords
         inside = (value, *args)
         return apply_function(function, inside, keywords) if is_tracer(value) else function(*inside, **keywords)
 
-    def part_of(layout: HostArray, read: Callable[[Value], Value], places: Key) -> Traced:
+    def part_of(layout: HostArray, read: Callable[[Value], Value], places: CallersArray) -> Traced:
         if np.may_share_memory(layout, array.layout):
             return Traced.view(array, layout, read, _refuse if is_part else places)
         return Traced(read(array.value), layout)

@@ -124,16 +124,21 @@ def call_ufunc(ufunc: np.ufunc, values: Arguments, dtype: CallersArray) -> Value
     name, scalars = ufunc.__name__, (int, float, complex)
     values = tuple(part if type(part) in scalars else as_value(part) for part in values)
     if ufunc is np.power and not is_tracer(values[1]) and np.ndim(values[1]) == 0 and values[0].dtype.kind in "fc":
-        exponent = float(np.real(values[1]))
-        if exponent == values[1] and exponent.is_integer() and abs(exponent) <= HIGHEST_POWER:
-            return lax.integer_pow(cast(values[0], np.result_type(values[0].dtype, values[1])), int(exponent))
-        values = (values[0], exponent) if exponent == values[1] else values
+        base, exponent = values[0], float(np.real(values[1]))
+        if exponent == values[1]:
+            if exponent.is_integer() and abs(exponent) <= HIGHEST_POWER:
+                return lax.integer_pow(cast(base, np.result_type(base.dtype, values[1])), int(exponent))
+            values = base, exponent
     kinds = [type(part) if type(part) in scalars else np.dtype(part.dtype) for part in values]
     loop = ufunc.resolve_dtypes((*kinds, *(None,) * ufunc.nout)) if dtype is None else (np.dtype(dtype),) * len(values)
+    return _own_ufunc(name)(*(jnp.asarray(part, kind) for part, kind in zip(values, loop)))
+
+
+def _own_ufunc(name: str) -> Callable[..., Value]:
     function = getattr(jnp, name, None) or getattr(jax.scipy.special, SPECIAL.get(name, name), None)
     if function is None:
         raise UntraceableError(f"{name} of values that depend on the unknowns")
-    return function(*(jnp.asarray(part, kind) for part, kind in zip(values, loop)))
+    return function
 
 
 def segments(a: Value, begins: HostArray, axis: int) -> Value:

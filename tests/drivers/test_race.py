@@ -10,7 +10,7 @@ import pytest
 
 import implicitsolve as ims
 from implicitsolve.adapters import gru_parameters, implicit_gru
-from implicitsolve.drivers._stream import RaceResult, race
+from implicitsolve.drivers._race import RaceResult, race
 
 NEWTON = ims.NewtonKrylov()
 TIGHT = ims.NonlinearStop(atol=1e-10, rtol=0.0)

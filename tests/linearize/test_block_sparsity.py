@@ -8,7 +8,7 @@ import pytest
 from implicitsolve import BlockBanded, Problem
 from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve.linearize._assemble import Assembler
-from implicitsolve.linearize._difference_steps import Groups, pattern_of
+from implicitsolve.linearize._block_groups import Groups, pattern_of
 from implicitsolve.linearize._evaluator import Evaluator
 
 K, T = 4, 120

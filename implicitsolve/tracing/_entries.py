@@ -1,0 +1,149 @@
+"""Entries of an array that are read or written, under a key or a mask, without changing what others hold."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from implicitsolve._typing import CallersArray, HostArray
+from implicitsolve.tracing._functions import UntraceableError, Value, count_operation, is_tracer
+
+
+def is_basic(key: CallersArray) -> bool:
+    """Whether NumPy gives a view for this key."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return all(part is None or part is Ellipsis or isinstance(part, slice) or is_integer(part) for part in parts)
+
+
+def is_integer(part: CallersArray) -> bool:
+    """Whether part of a key is a number."""
+    return isinstance(part, int | np.integer) and not isinstance(part, bool)
+
+
+def _is_mask(key: CallersArray) -> bool:
+    return is_tracer(key) and key.dtype == bool  # which depends on the unknowns
+
+
+def plain(key: CallersArray) -> CallersArray:
+    """A key of JAX: lists are arrays."""
+    if isinstance(key, tuple):
+        return tuple(plain(part) for part in key)
+    return np.asarray(key) if isinstance(key, list) else key
+
+
+def replace_entries(base: Value, key: CallersArray, value: Value) -> Value:
+    """`base` with other entries under a key, or at the places that a function picks from an array of them."""
+    if not (is_tracer(base) or is_tracer(value) or _is_mask(key)):
+        base = np.array(base)
+        if callable(key):
+            base.reshape(-1)[key(np.arange(base.size).reshape(base.shape))] = value
+        else:
+            base[key] = value
+        return base
+    count_operation()
+    base = jnp.asarray(base)
+    if callable(key):
+        places = key(np.arange(base.size).reshape(base.shape))
+        return base.reshape(-1).at[places].set(value).reshape(base.shape)
+    if _is_mask(key):
+        if np.ndim(value) and value.shape != base.shape:
+            raise UntraceableError("values are assigned under a mask that depends on the unknowns: use np.where")
+        return jnp.where(key.reshape(key.shape + (1,) * (base.ndim - key.ndim)), value, base)
+    return write_entries(base, key, value) if is_basic(key) else base.at[plain(key)].set(value)
+
+
+def spread_over(value: Value, shape: tuple[int, ...]) -> Value:
+    """A value for each entry of an array: leading axes of length 1 that it has no room for are dropped."""
+    value = jnp.asarray(value)
+    return jnp.broadcast_to(value.reshape(value.shape[max(0, value.ndim - len(shape)) :]), shape)
+
+
+def _span(part: CallersArray, n: int) -> range:
+    return range(n)[part] if isinstance(part, slice) else range(n)[operator.index(part) :][:1]
+
+
+def write_entries(base: Value, key: CallersArray, value: Value) -> Value:
+    """`base` with `value` under integers and slices: an updated slice, or a choice from padding where it has steps."""
+    parts = list(key) if isinstance(key, tuple) else [key]
+    parts += [] if Ellipsis in parts else [Ellipsis]
+    at, count = parts.index(Ellipsis), sum(part is not None for part in parts) - 1
+    parts[at : at + 1] = [slice(None)] * (base.ndim - count)
+    axes = [part for part in parts if part is not None]
+    value = spread_over(value, np.empty(base.shape, bool)[key].shape)
+    value = value.reshape([len(_span(part, n)) for part, n in zip(axes, base.shape, strict=True)])
+    spans = [_span(part, n) for part, n in zip(axes, base.shape, strict=True)]
+    value = jnp.flip(value, [i for i, span in enumerate(spans) if span.step < 0])
+    spans = [span if span.step > 0 else span[::-1] for span in spans]
+    if 0 in value.shape:
+        return base
+    if all(span.step == 1 or len(span) == 1 for span in spans):
+        return lax.dynamic_update_slice(base, value, [span.start for span in spans])
+    around = [(span.start, n - 1 - span[-1], span.step - 1) for span, n in zip(spans, base.shape, strict=True)]
+    spread = lax.pad(value, jnp.zeros((), base.dtype), around)
+    return jnp.where(lax.pad(jnp.ones(value.shape, bool), jnp.zeros((), bool), around), spread, base)
+
+
+ASK_WHERE = "how many entries are under a mask depends on the unknowns: use np.where"
+
+
+class Selected(np.lib.mixins.NDArrayOperatorsMixin):
+    """The entries of an array under a mask that depends on the unknowns: how many they are is not known.
+
+    `whole` is an array like that one, with 1 where an entry is not selected, so that no function fails there.
+    """
+
+    __array_priority__ = 2e6
+
+    def __init__(self, whole: CallersArray, mask: Value) -> None:
+        self.whole, self.mask = whole, mask
+
+    @classmethod
+    def of(cls, array: CallersArray, mask: Value) -> Selected:
+        """Entries of an array."""
+        chosen = mask.reshape(mask.shape + (1,) * (array.ndim - mask.ndim))
+        return cls(type(array)(jnp.where(chosen, array.value, jnp.ones((), array.dtype))), mask)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: CallersArray, **keywords: object) -> Selected:
+        selected = [part for part in inputs if isinstance(part, Selected)]
+        others = [part for part in inputs if not isinstance(part, Selected)]
+        if method != "__call__" or any(part.mask is not self.mask for part in selected) or any(map(np.ndim, others)):
+            raise UntraceableError(ASK_WHERE)
+        return Selected(ufunc(*(part.whole if isinstance(part, Selected) else part for part in inputs)), self.mask)
+
+    def __array__(self, dtype: CallersArray = None, copy: CallersArray = None) -> HostArray:
+        raise UntraceableError(ASK_WHERE)
+
+    def sum(self) -> CallersArray:
+        return np.sum(np.where(type(self.whole)(self.mask), self.whole, 0.0))
+
+
+def _copy_to(dst: CallersArray, src: CallersArray, casting: str = "same_kind", where: CallersArray = True) -> None:
+    dst[...] = src if where is True else np.where(where, src, dst)
+
+
+def _fill_diagonal(a: CallersArray, val: CallersArray, wrap: bool = False) -> None:
+    a.flat[:: sum(math.prod(a.shape[i + 1 :]) for i in range(a.ndim))] = val
+
+
+def _piecewise(x: CallersArray, conditions: CallersArray, functions: CallersArray) -> CallersArray:
+    conditions = list(conditions)
+    result: CallersArray = np.zeros_like(x)
+    rest = functions[len(conditions)] if len(functions) > len(conditions) else 0
+    for condition, function in [(True, rest), *zip(conditions, functions)]:
+        value: CallersArray = function(x) if callable(function) else function
+        result = np.where(condition, value, result)
+    return result
+
+
+WRITES: dict[str, Callable[..., CallersArray]] = {
+    "copyto": _copy_to,
+    "fill_diagonal": _fill_diagonal,
+    "piecewise": _piecewise,
+    "put": lambda a, ind, v, mode="raise": a.flat.__setitem__(ind, v),
+    "putmask": lambda a, mask, values: _copy_to(a, values, where=mask),
+}
