@@ -165,9 +165,10 @@ def continuation(
     system = ExtendedSystem(family, x, tally, unit=1.0, span=span)
     spectrum = partial(leading_eigenvalues, count=eigenvalues, shift=shift) if eigenvalues else None
     path = Path(system, spectrum, seeks_branch_points=branch_points, atol=atol)
-    if events is not None and not (isinstance(events, Mapping) and all(map(callable, events.values()))):
+    functions: Any = events or {}
+    if not (isinstance(functions, Mapping) and all(map(callable, functions.values()))):
         raise TypeError(f"continuation: `events` must map names to functions g(x, lam), got {events!r}")
-    run = Run(path, dict(events or {}), observer, bounds, stop, max_points)
+    run = Run(path, dict(functions), observer, bounds, stop, max_points)
     try:
         if previous is None:
             ahead = None if direction is None else _direction(direction, x)

@@ -166,12 +166,10 @@ def newton_krylov(
     check_budget("newton_krylov", **budget)
     stop = ScipyStop.build(x0, batch_ndim, tolerances, iter=iter, maxiter=maxiter, tol_norm=tol_norm, **budget)
     is_plain = krylov is None and iter is None and inner_M is None and rdiff is None and line_search in ("armijo", True)
-    solver = (
-        "auto" if is_plain else _newton(krylov, inner_maxiter, outer_k, line_search, inner_M, rdiff, iter, function)
-    )
+    solver = None if is_plain else _newton(krylov, inner_maxiter, outer_k, line_search, inner_M, rdiff, iter, function)
     known = getattr(previous, "native", previous)
     observer = _monitor(verbose, callback, batch_ndim)
-    result = root(problem, x0, method=solver, stop=stop, monitor=observer, previous=known)
+    result = root(problem, x0, method=solver or "auto", stop=stop, monitor=observer, previous=known)
     result = result if iter is None else _stop(result)
     is_wanted = iter is not None or (
         np.all(result.success) and (maxiter is None or np.all(result.iterations < maxiter))

@@ -40,7 +40,7 @@ from implicitsolve.precondition._parts import build_inverse, builds_inverse, tak
 from implicitsolve.problem import Problem, with_derivatives
 from implicitsolve.result import LinearResult, NonlinearResult, per_system, status_per_system
 from implicitsolve.status import Status
-from implicitsolve.stopping import LinearStop
+from implicitsolve.stopping import LinearStop, kind_of
 
 TINY_LENGTH = 1e-6  # of a difference, over the root mean square of all
 
@@ -159,7 +159,7 @@ class Point:
             method, sparse = self._default()
             if sparse is not None:
                 return self._factored(sparse, SparseLU().factor(sparse), b, stop)
-        if method is not None and method.kind == "direct":
+        if kind_of(method) == "direct":
             return self._direct(method, b, {"M": M, "x0": start}, stop)
         M, A = self._preconditioner(M), self._operator()
         if is_free and is_causal:

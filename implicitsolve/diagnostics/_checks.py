@@ -116,10 +116,14 @@ def _jacobian(system: System, status: Status, notes: list[str]) -> Cause | None:
     if cause is None:
         notes.append(f"The condition number of J at x is {known.number:.2g}.")
     if status == Status.CONVERGED and math.isfinite(known.error):
-        size = float(norm2(system.x)[0])
-        relative = f", {known.error / size:.1g} of ||x||" if size > 0 else ""
+        relative = _over_size(known.error, system)
         notes.append(f"The solution lies at about ||J^-1 F(x)|| = {known.error:.2g} from x{relative}.")
     return cause
+
+
+def _over_size(error: float, system: System) -> str:
+    size = float(norm2(system.x)[0])
+    return f", {error / size:.1g} of ||x||" if size > 0 else ""
 
 
 def _descent(system: System, known: Condition) -> Cause | None:

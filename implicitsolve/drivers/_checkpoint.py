@@ -53,7 +53,6 @@ class CheckpointFile:
             raise ValueError(f"checkpointed: `path` must be in a folder that exists, got {str(self.path)!r}")
 
     def write(self, record: Record) -> None:
-        """Replace the old file by a complete new one."""
         states = {name: to_host(getattr(record.ends, name)) for name in ("x", "fun")}
         ends = {**vars(record.ends), **states}
         files.save(self.path, {**vars(record), "ends": ends, "settings": self.settings})
@@ -268,7 +267,6 @@ class _Legs:
         return np.flatnonzero(is_open & (record.steps < self.limit or record.legs == 0))
 
     def _solve_leg(self, record: Record, running: Indices, monitor: Monitor) -> None:
-        """Take some steps of the running systems; without `take` the others are solved along, and not changed."""
         take = self.problem.take if self.problem.batch_ndim and running.size < self.rows.size else None
         rows = self.rows if take is None else running
         ends = record.ends

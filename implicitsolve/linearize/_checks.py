@@ -38,7 +38,7 @@ def checked_array(value: Any, name: str, xp: Namespace, dtype: Any, shape: tuple
     check_tensor(value, name)
     if array_namespace(value) is not xp:
         raise TypeError(f"`{name}` must return arrays of the library of x0, got some of {library(value)}")
-    value = value if value.dtype == dtype else _converted(value, name, xp, dtype)
+    value = value if value.dtype == dtype else _as_dtype(value, name, xp, dtype)
     size = math.prod(shape)
     if value.shape != shape and value.shape != (size,) and not (size == math.prod(value.shape) == 1):
         got = f"{value.shape}" if issubclass(kind, np.ndarray) else f"a {kind.__name__} of shape {value.shape}"
@@ -48,7 +48,7 @@ def checked_array(value: Any, name: str, xp: Namespace, dtype: Any, shape: tuple
     return value
 
 
-def _converted(value: Array, name: str, xp: Namespace, dtype: Any) -> Array:
+def _as_dtype(value: Array, name: str, xp: Namespace, dtype: Any) -> Array:
     if not xp.isdtype(value.dtype, ("bool", "integral", "real floating", "complex floating")):
         raise TypeError(f"`{name}` must return numbers, got dtype {value.dtype}")
     if is_complex(value) and not xp.isdtype(dtype, "complex floating"):

@@ -145,7 +145,8 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         held[()] = self
         return held
 
-    __hash__ = None
+    def __hash__(self) -> int:
+        raise TypeError("unhashable type: a value that depends on the unknowns")
 
     def item(self, *index: CallersArray) -> CallersArray:
         return self.numbers("item() of a value that depends on the unknowns: leave it out").item(*index)
@@ -254,7 +255,6 @@ for _name, _convert, _problem in (
 
 
 def key_of(key: CallersArray) -> CallersArray:
-    """A key without traced arrays: numbers, as far as they are known, or tracers."""
     if isinstance(key, tuple):
         return tuple(key_of(part) for part in key)
     if isinstance(key, slice):
@@ -321,7 +321,6 @@ def _fill(function: CallersArray, args: CallersArray, keywords: CallersArray) ->
 
 
 def _view(function: CallersArray, array: Traced, *args: CallersArray, **keywords: CallersArray) -> CallersArray:
-    """The result of a function of which NumPy may make a view, as the layout shows."""
     args, keywords = unwrap(args), unwrap(keywords)
     layout = function(array.layout, *args, **keywords)
     is_part = function.__name__ in ("real", "imag") and array.dtype.kind == "c"
@@ -340,10 +339,11 @@ def _view(function: CallersArray, array: Traced, *args: CallersArray, **keywords
 
     if not isinstance(layout, list | tuple):
         return part_of(layout, of, places)
-    return type(layout)(
-        part_of(part, lambda value, i=i: of(value)[i], lambda indices, i=i: places(indices)[i])
-        for i, part in enumerate(layout)
-    )
+
+    def component(function: Callable[..., CallersArray], i: int) -> Callable[[CallersArray], CallersArray]:
+        return lambda value: function(value)[i]
+
+    return type(layout)(part_of(part, component(of, i), component(places, i)) for i, part in enumerate(layout))
 
 
 def _refuse(_: HostArray) -> CallersArray:

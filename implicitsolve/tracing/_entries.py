@@ -71,7 +71,7 @@ def write_entries(base: Value, key: CallersArray, value: Value) -> Value:
     """`base` with `value` under integers and slices: an updated slice, or a choice from padding where it has steps."""
     parts = list(key) if isinstance(key, tuple) else [key]
     parts += [] if Ellipsis in parts else [Ellipsis]
-    at, count = parts.index(Ellipsis), sum(part is not None for part in parts) - 1
+    at, count = parts.index(Ellipsis), len(parts) - 1 - parts.count(None)
     parts[at : at + 1] = [slice(None)] * (base.ndim - count)
     axes = [part for part in parts if part is not None]
     value = spread_over(value, np.empty(base.shape, bool)[key].shape)

@@ -65,7 +65,8 @@ RULES.update(dict.fromkeys(SAME.split(), lambda step: step.given[0]))
 @rule("slice transpose rev broadcast_in_dim concatenate stack pad dynamic_slice dynamic_update_slice")
 def move(step: Step) -> Rows:
     """What moves entries does so with their numbers; those of a further argument follow those of the first."""
-    params, places, count = step.params, step.places(), 1
+    params, count = step.params, 1
+    places: CallersArray = step.places()
     ends = np.cumsum([0, *map(math.prod, step.shapes)]).tolist()
     match step.name:
         case "slice":
