@@ -171,9 +171,8 @@ def newton_krylov(
     observer = _monitor(verbose, callback, batch_ndim)
     result = root(problem, x0, method=solver or "auto", stop=stop, monitor=observer, previous=known)
     result = result if iter is None else _stop(result)
-    is_wanted = iter is not None or (
-        np.all(result.success) and (maxiter is None or np.all(result.iterations < maxiter))
-    )
+    most = np.inf if maxiter is None else maxiter
+    is_wanted = iter is not None or (np.all(result.success) and np.all(result.iterations < most))
     if full_output:
         return result.x, _optimize_result(result, 0 if jac is None else result.counts.linearizations)
     if not is_wanted:
