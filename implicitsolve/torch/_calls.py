@@ -233,6 +233,10 @@ class ResidualCall(Call):
 
     residual: Callable[..., Tensor]
     args: Any
+    fixed_point: bool = field(default=False, kw_only=True)
+
+    def problem(self, like: Array, tensors: Tensors, point: Linearization | None = None) -> Problem:
+        return replace(super().problem(like, tensors, point), fixed_point=self.fixed_point)
 
     def evaluate(self, x: Tensor, tensors: Tensors) -> Tensor:
         F: Any = self.residual(x, *replace_tensors(self.args, iter(tensors)))

@@ -31,6 +31,7 @@ def solve(
     adjoint_stop: LinearStop | None = None,
     batch_ndim: int = 0,
     structure: BlockBanded | None = None,
+    fixed_point: bool = False,
     products: str = "exact",
     on_failure: str = "warn",
     return_result: bool = False,
@@ -64,6 +65,8 @@ def solve(
         The first `batch_ndim` axes of x index independent systems. Default 0.
     structure : BlockBanded, optional
         What is known of the Jacobian, as of `implicitsolve.Problem`.
+    fixed_point : bool, optional
+        Whether the residual is x - G(x), whose G "auto" iterates by `Anderson`. Default False.
     products : {"exact", "differences"}, optional
         Jacobian products of the forward solve. "exact" (default) ones are the reverse of reverse mode, so that the
         residual's operations must have second derivatives in torch; for those that have none, such as fused attention,
@@ -123,7 +126,7 @@ def solve(
     )
     wide = check_tensor("solve", "x0", widen(x0)).detach()
     own, is_unchecked = ("solve", options, batch_ndim, structure), torch.is_grad_enabled()
-    call = ResidualCall(*own, residual, args, products=products, is_unchecked=is_unchecked)
+    call = ResidualCall(*own, residual, args, products=products, is_unchecked=is_unchecked, fixed_point=fixed_point)
     x: Any = Root.apply(call, wide, *(widen(tensor, wide.dtype) for tensor in leaves(args)))
     options.report("solve", "forward solve", call.result)
     x = x.to(x0.dtype)

@@ -335,3 +335,17 @@ def test_threads(A):
         thread.join()
     for g, h in zip(found, expected, strict=True):
         torch.testing.assert_close(g, h, rtol=0, atol=0)
+
+
+def test_a_fixed_point_is_iterated_and_has_the_same_gradient():
+    def F(x, A):
+        return x - 0.1 * torch.tanh(x @ A) - 1
+
+    gradients = []
+    for is_fixed in (False, True):
+        A = normal(40, 40, seed=1, grad=True)
+        x, result = imt.solve(F, torch.zeros(40).double(), A, fixed_point=is_fixed, return_result=True)
+        x.sum().backward()
+        gradients.append(A.grad)
+    assert result.counts.jvps == 0
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-7)
