@@ -82,6 +82,7 @@ class GroupSums:
         self.values: HostArray = np.zeros(0, dtype=probe.F.dtype)  # their shares of sums
         self.guesses: Keys = self.keys  # in open rows
         self._random = np.random.default_rng(SEED)
+        self._slack = 0.0  # part of the largest sum in a row that may be left of any
 
     def search(self, most: int) -> bool:
         """Add rounds until at most so many rows are open, or more would gain little; whether few are."""
@@ -120,6 +121,7 @@ class GroupSums:
 
     def explain(self, colored: Entries | None = None) -> None:
         """Close the open rows whose sums can be explained; with entries that differences along colors have shown."""
+        self._slack = self._slack if colored is None else TINY
         rows = np.flatnonzero(self.is_open)
         keys, values, rest = self._decode(rows, colored)
         self.is_open[rows] = np.logical_or.reduce([part.unexplained.any(axis=0) for part in rest])
@@ -212,8 +214,9 @@ class GroupSums:
         for _ in range(2):
             values = values + np.linalg.solve(normal, H @ (b - A @ values))
         rest, gone = np.abs(b - A @ values)[..., 0], (A @ np.abs(values))[..., 0]
-        is_left = rest > self._rounding(rows)[:, None] + CLEAN * gone
-        is_wrong = changed & np.where(gone > 0, is_left, rest > TINY * np.abs(b).max(axis=1))
+        largest = np.abs(b).max(axis=1)
+        is_left = rest > self._rounding(rows)[:, None] + self._slack * largest + CLEAN * gone
+        is_wrong = changed & np.where(gone > 0, is_left, rest > TINY * largest)
         return ~is_wrong.any(axis=1), values[..., 0]
 
     def _decode(self, rows: HostArray, colored: Entries | None) -> tuple[Keys, HostArray, list[Rest]]:
@@ -243,7 +246,7 @@ class GroupSums:
             if not found.size:
                 row, column = np.divmod(keys, n)
                 for part in rest:
-                    part.unexplained = part.is_wrong(rounding)
+                    part.unexplained = part.is_wrong(rounding + self._slack * part.largest)
                 return rows[row] * np.int64(n) + column, values, rest
             keys, values = np.append(keys, found), np.append(values, its)
             row, column = np.divmod(found, n)
