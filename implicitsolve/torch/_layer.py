@@ -145,7 +145,7 @@ class LayerCall(Call):
         return {name: self.layer.wrap(name, to_array(x)) for name, x in given if x is not None}
 
 
-Boundaries: TypeAlias = Mapping[str, Tensor | None]
+Boundaries: TypeAlias = "Mapping[str, Tensor | None]"  # not evaluated: the documentation is built without torch
 
 
 class LayerOptions(TypedDict, total=False):
