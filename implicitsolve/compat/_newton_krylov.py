@@ -174,7 +174,7 @@ def newton_krylov(
     most = np.inf if maxiter is None else maxiter
     is_wanted = iter is not None or (np.all(result.success) and np.all(result.iterations < most))
     if full_output:
-        return result.x, _optimize_result(result, 0 if jac is None else result.counts.linearizations)
+        return result.x, _optimize_result(result, has_jac=jac is not None)
     if not is_wanted:
         raise NoConvergence(result.x, result.message, result)
     return result.x
@@ -319,7 +319,7 @@ def _stop(result: NonlinearResult) -> NonlinearResult:
     return replace(result, status=Status(int(status)) if status.ndim == 0 else status)
 
 
-def _optimize_result(result: NonlinearResult, jacobians: int) -> Any:
+def _optimize_result(result: NonlinearResult, *, has_jac: bool) -> Any:
     return OptimizeResult(
         x=result.x,
         fun=result.fun,
@@ -328,7 +328,7 @@ def _optimize_result(result: NonlinearResult, jacobians: int) -> Any:
         message=result.message,
         nit=result.iterations,
         nfev=result.counts.residuals,
-        njev=jacobians,
+        njev=result.counts.linearizations if has_jac else 0,
         njvp=result.counts.jvps,
         detection=result.detection,
         native=result,
