@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import re
 import subprocess
@@ -106,6 +107,32 @@ WORKS = {
     "jac: lists": lambda: ims.root(squares, [1.0, 2.0], jac=lambda x: np.diag(2 * x).tolist()).x - 2**0.5,
     "jac: objects": lambda: ims.root(squares, [1.0, 2.0], jac=lambda x: np.diag(2 * x).astype(object)).x - 2**0.5,
     "jac: a frame": lambda: ims.root(squares, [1.0, 2.0], jac=lambda x: Frame(np.diag(2 * x))).x - 2**0.5,
+    "fsolve: a tuple of math": lambda: ims.root(lambda p: (p[0] + p[1] ** 2 - 4, math.exp(p[0]) + p[0] * p[1] - 3),
+        (1, 1)).x - [0.6203445, 1.8383839],
+    "Kepler's equation": lambda: ims.root(lambda E: E - 0.9 * np.sin(E) - 1.2, 1.2).x - 2.01331023,
+    "friction factors": lambda: ims.root(lambda f, Re: f**-0.5 + 2 * np.log10(2.51 / (Re * f**0.5)), np.full(2, 0.01),
+        args=(np.array([1e5, 1e6]),), bounds=(1e-6, 1)).x - [0.0179917, 0.0116453],
+    "square root of a matrix": lambda: ims.root(lambda X: X @ X - [[2.0, 1], [1, 3]], np.eye(2)).x - [
+        [1.3763819, 0.3249197], [0.3249197, 1.7013016]],
+    "arrays of one shape": lambda: ims.root(lambda x: x - [[1.0, 2.0], [3.0, 4.0]], (np.zeros(2), np.zeros(2))).x - [
+        [1, 2], [3, 4]],
+    "F writes into x": lambda: ims.root(lambda x: np.multiply(x, x, out=x) - 2, [1.0, 2.0]).x - 2**0.5,
+    "F is rounded": lambda: ims.root(lambda x: (x**2 - 2).round(12), [1.0, 2.0]).x - 2**0.5,
+    "float32": lambda: ims.root(squares, np.ones(3, np.float32)).x - 2**0.5,
+    "a bool": lambda: ims.root(lambda x: x - 0.5, True).x - 0.5,
+    "tiny numbers": lambda: 1e20 * ims.root(lambda x: x**3 - 1e-60, 1e-19).x - 1,
+    "a double root": lambda: ims.root(lambda x: [(x[0] - 1) ** 2, x[1] - 2], [3.0, 3.0]).x - [1, 2],
+    "an arm of two links": lambda: ims.root(lambda q: [np.cos(q[0]) + 0.8 * np.cos(q.sum()) - 1.2,
+        np.sin(q[0]) + 0.8 * np.sin(q.sum()) - 0.7], [0.1, 0.1]).x - [-0.0739532, 1.388539],
+    "van der Waals' gas": lambda: 1e3 * ims.root(lambda V: (1e6 + 0.364 / V**2) * (V - 4.27e-5) - 2660.48, 2e-3).x
+        - 2.5635547,
+    "Cournot's oligopoly": lambda: ims.root(lambda q: 90 - q - q.sum() - [0, 10, 20], np.ones(3)).x - [30, 20, 10],
+    "a boundary value problem": lambda: np.diff(ims.newton_krylov(lambda T: np.concatenate([[T[0] - 1],
+        np.diff(T, 2), [T[-1]]]), np.zeros(20))) + 1 / 19,
+    "bounds of numbers": lambda: ims.root(squares, 1.0, bounds=(0, 5)).x - 2**0.5,
+    "derivative by a parameter": lambda: ims.push_forward(ims.root(lambda x, a: x**2 - a, [1.0], parameters={"a": 4.0}),
+        {"a": 1.0}).tangent - 0.25,
+    "a fold": lambda: ims.continuation(lambda x, lam: x**2 + lam - 1, [1.0], 0.0, 2.0).of_kind("fold")[0].lam - 1,
     "jac: a matrix of mpmath": lambda:
         ims.root(squares, [1.0, 2.0], jac=lambda x: Rows(np.diag(2 * x).tolist())).x - 2**0.5,
 }  # fmt: skip
