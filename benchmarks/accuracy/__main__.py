@@ -147,7 +147,7 @@ def page(known: dict[str, Any]) -> str:
     if known["hard"]:
         text = (
             "All roots of these systems are known, too; SciPy's solvers have no bounds. In single precision an error\n"
-            "of 1e-2 is right."
+            "of 1e-2 is right, and its estimate is not compared."
         )
         parts += ["## Harder kinds", text, table(known["hard"])]
     if warm:
@@ -155,8 +155,8 @@ def page(known: dict[str, Any]) -> str:
         parts += [
             "## Warm starts",
             f"{warm['systems']:,} systems from their roots up to a part of 1e-12 to 1e-3, by `root`:\n"
-            f"{warm['failures']} failures; of the evaluations after the step that has made x as accurate as asked for\n"
-            f"there were none in {most['0']:,}, at most one in {most['1']:,}, and at most three in {most['3']:,}.",
+            f"{warm['failures']} failures. After the step that has made x accurate enough {most['0']:,} took no\n"
+            f"further evaluation, {most['1']:,} at most one, and {most['3']:,} at most three.",
         ]
     return "\n\n".join(parts) + "\n"
 
