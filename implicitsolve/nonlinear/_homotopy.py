@@ -23,11 +23,8 @@ FAR = 0.5  # correction over step length beyond which the step was too long
 CONTRACTION = 0.5  # of one correction to the next
 GROWTH = np.asarray([2.0, 2.0, 1.0, 0.7])  # of the step length after 0, 1, 2, 3 corrections
 ALIGNED = 0.8  # cosine between the path's directions at two points, below which the second one may be of another path
-CORRECTIONS = 6  # of one predicted point
 SHORTEST = 1e-5  # step that ends the attempt: of 414 paths to solutions none took one below 7e-4
 FARTHEST = 10.0  # distance from x0, over ||F(x0)|| or ||x0||, beyond which a path is taken to go to infinity
-BEYOND = -0.1  # the path starts at tau = 0 and does not come back
-END_ACCURACY = 1e-2  # of linear solves at tau = 1, where Newton's method is to converge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +164,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         self.solution.krylov_iterations[state.rows] += iterations
         self.solution.iterations[state.rows] += 1
         state.status[is_last] = ITERATION_LIMIT
-        state.status[(state.length < SHORTEST) | (state.at_tau < BEYOND)] = STAGNATED
+        state.status[state.length < SHORTEST] = STAGNATED
         self._mark_converged(moved)
         return {"step_length": state.length.copy(), "krylov_iterations": iterations}
 
@@ -186,7 +183,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         state.offset = np.where(is_taken, distance, state.offset)
         allowed = np.where(state.is_end, 1.0, FAR * state.length + state.offset)
         allowed = np.where(state.corrections > 0, CONTRACTION * state.last, allowed)
-        is_corrected = ~is_on_path & is_usable & (size <= allowed) & (state.corrections < CORRECTIONS)
+        is_corrected = ~is_on_path & is_usable & (size <= allowed)
         self._correct(cycle.dx, last, is_corrected)
         state.corrections, state.last = state.corrections + 1, size
         is_lost = ~(is_taken | is_corrected)
@@ -207,7 +204,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         ahead = from_host(is_on_path * 1.0, rho)[:, None]
         b = xp.concat([(ahead - 1) * rho, ahead], axis=1)
         norms = norm2(b)
-        eta = np.where(state.is_end, END_ACCURACY, self.method.linear_rtol)
+        eta = self.method.linear_rtol
         return Arnoldi(A, b, norms, target=eta * norms, columns=self.method.max_krylov, needs_residual=False).run()
 
     def _turn(self, direction: Array, last: HostArray, size: HostArray, is_here: HostArray) -> HostArray:

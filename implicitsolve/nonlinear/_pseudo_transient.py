@@ -106,10 +106,9 @@ class PseudoTransient(NonlinearMethod):
             newton = BlockNewton() if evaluator.problem.block_structure is not None else SparseNewton()
         if isinstance(newton, BlockNewton):
             return replace(newton, line_search=FINITE, reuse="none").solve(context, start, rows)
-        is_sparse = isinstance(newton, SparseNewton)
-        products = NewtonKrylov() if is_sparse else newton
+        products = newton if isinstance(newton, NewtonKrylov) else NewtonKrylov()
         products = replace(products, line_search=FINITE, forcing=ConstantForcing(eta=0.01), retry=False)
-        if not is_sparse or not (isinstance(start.x, np.ndarray) or is_cupy_array(start.x)):
+        if isinstance(newton, NewtonKrylov) or not (isinstance(start.x, np.ndarray) or is_cupy_array(start.x)):
             return products.solve(context, start, rows)
         search = SparseNewton(structure=newton.structure, budget=newton.budget).search
         factored = FactoredNewton(line_search=FINITE, reuse="none")
