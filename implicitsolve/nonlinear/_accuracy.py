@@ -51,6 +51,7 @@ MODEL = 1e-3  # of that prediction: a model of J that has learned from steps pre
 NEGLIGIBLE = 1e-8  # of the largest unknown, and of x0 or the first step: what errors are relative to at least
 SAME = 1e-3  # of the largest unknown, from which on another one has its unit
 FADING = 0.3  # part of the largest gain that counts at the next step
+FORGOTTEN = 0.85  # ... and of the largest one since x has run away
 FADED = 1e-3  # part of ||F(x0)|| that is left where x has run away: then it did not come to a root later
 UNDERFLOW = 1e30  # times ||x|| / ||F(x0)||: a gain that no root has, once ||x|| has grown
 GROWN = 10.0  # ... as many times
@@ -197,7 +198,7 @@ class Progress:
         self.step, self.size, self.norm = step, size, norm
         if self.has_any((self.away >= STEPS_AWAY) | (self.away_gain > 0)):
             runs_away = self.runs_away()
-            self.away_gain = where((self.away_gain > 0) | runs_away, larger(gain, self.away_gain), 0.0)
+            self.away_gain = where((self.away_gain > 0) | runs_away, larger(gain, FORGOTTEN * self.away_gain), 0.0)
             self.away_norm = where(runs_away & (norm < self.away_norm), norm, self.away_norm)
 
     def note_correction(self, correction: Any, step: Any, before: Any, size: Any, unit: float) -> None:
