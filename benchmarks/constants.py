@@ -22,6 +22,7 @@ import ast
 import dataclasses
 import importlib
 import io
+import itertools
 import json
 import pkgutil
 import sys
@@ -47,6 +48,7 @@ from benchmarks.structure import is_number
 from implicitsolve.adapters import gru_parameters, implicit_gru
 from implicitsolve.nonlinear import _plan
 from tests.helpers.equilibria import equilibria
+from tests.helpers.units import flow_with_concentration
 
 FOLDERS = ("globalize", "krylov", "linearize", "nonlinear", "precondition", "problem", "stopping")
 FACTORS = (0.5, 2.0)
@@ -203,6 +205,14 @@ def separate_equations() -> Iterator[tuple[Callable[[Any], Any], Any]]:
         yield lambda v, price=price, paid=paid: price(v) - paid, np.full(n, 0.3)
 
 
+def different_units() -> Iterator[tuple[Callable[[Any], Any], Any]]:
+    """Pressures and concentrations in networks, from zero and from half their sizes."""
+    for seed, unit in itertools.product(range(2), (1e6, 1e8, 1e-6)):
+        F, sizes = flow_with_concentration(400, unit, seed)
+        yield F, np.zeros(sizes.size)
+        yield F, 0.5 * sizes
+
+
 def option_price(strike: Any, time: Any, volatility: Any) -> Any:
     """Black's formula for a forward price of 1."""
     first = (volatility**2 * time / 2 - np.log(strike)) / (volatility * np.sqrt(time))
@@ -235,6 +245,7 @@ def sets() -> Solves:
         "cubics": [partial(ims.root, partial(np.polyval, c), np.array([3.0])) for c in cubics],
         "positive unknowns": positive,
         "equations apart": [partial(ims.root, *case) for case in separate_equations()],
+        "units": [partial(ims.root, *case) for case in different_units()],
         "rootless": [of(case) for case in hopeless_cases() if np.size(case.start) <= LARGEST],
     }
 

@@ -25,7 +25,8 @@ from implicitsolve.nonlinear._homotopy import Homotopy
 from implicitsolve.nonlinear._logarithmic import Logarithmic
 from implicitsolve.nonlinear._mixed_precision import MixedPrecision
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
-from implicitsolve.nonlinear._plan import ANY, SPARSE, End, PlannedMethod, Stage, after
+from implicitsolve.nonlinear._other_variables import UNITS, Rescaled, is_plain
+from implicitsolve.nonlinear._plan import ANY, CLOSE, SPARSE, End, PlannedMethod, Stage, after
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext, Standing
 from implicitsolve.precondition._lagged import Lagged
@@ -80,6 +81,7 @@ class Auto(PlannedMethod):
     - Up to 100 unknowns without structure both dense methods follow.
     - Declared blocks: `BlockNewton` where blocks have at most 64 unknowns and an assembly takes at most 64 products, or
       the problem offers `blocks`; up to 128 unknowns `NewtonKrylov` with a lagged `BlockLU`; else products alone.
+    - Where the unknowns then differ by three orders of magnitude, the same for multiples of their sizes follows.
     - Each stage begins at x0 with the systems on which those before have failed, within one budget of evaluations
       without progress (`NonlinearStop`): half of it for the first attempt, evenly more for each later one.
     """
@@ -157,7 +159,8 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
         is_open = isinstance(x0, np.ndarray) or problem.jac is not None
         if is_open and problem.structure is None and problem.blocks is None:
             bisection: Literal["late", False] = "late" if evaluator.size >= SMALLEST_GRAPH else False
-            return [*_by_blocks(SparseNewton(bisection=bisection).stages(context, x0)), *rest]
+            stages = _by_blocks(SparseNewton(bisection=bisection).stages(context, x0))
+            return [*_by_units(stages, context, x0), *rest]
     structure = problem.block_structure
     if structure is None or structure.block_size > 2 * LARGEST_BLOCK or not is_factorable:
         return [*NewtonKrylov().stages(context, x0)[:2], *rest]
@@ -169,6 +172,15 @@ def _by_blocks(stages: Sequence[Stage]) -> list[Stage]:
     """The stages with a sparse J; before the whole system its independent parts."""
     place = next(k for k, stage in enumerate(stages) if stage.when is SPARSE)
     return [*stages[:place], Stage(method=IndependentBlocks(method=BLOCKS), when=APART), *stages[place:]]
+
+
+def _by_units(stages: Sequence[Stage], context: SolveContext, x0: Array) -> Sequence[Stage]:
+    """The stages; before products are tried again, the system in other units."""
+    if not is_plain(context, x0) or x0.dtype.char not in "fd":
+        return stages
+    place = next(k for k, stage in enumerate(stages) if stage.continues is CLOSE)
+    other = Stage(method=Rescaled(method=Auto(), takes_all=False), when=UNITS, continues=ANY)
+    return [*stages[:place], other, *stages[place:]]
 
 
 APART = after("J consists of small independent blocks", lambda context: IndependentBlocks.form(context) is not None)

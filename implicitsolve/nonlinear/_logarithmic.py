@@ -3,78 +3,42 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import Array, HostArray
 from implicitsolve.linearize._difference_product import Box
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._jacobian import Scales
-from implicitsolve.monitor import mapped
-from implicitsolve.nonlinear._plan import label
-from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext, SolveMemory
+from implicitsolve.nonlinear._other_variables import OtherVariables, is_plain
+from implicitsolve.nonlinear._state import Solution, SolveContext
 from implicitsolve.problem import Problem
-from implicitsolve.status import Status
-
-SIZE = 32.0  # of logarithms, for which their errors, those of x relative to each unknown, are to be as small
 
 
 @dataclass(frozen=True, kw_only=True)
-class Logarithmic(NonlinearMethod):
+class Logarithmic(OtherVariables):
     """A method for y = log(x), for unknowns whose lower bound is zero: steps multiply them, and none reaches zero.
 
     Where F has quotients, powers or logarithms of them, as chemical equilibria have, it is nearly linear in y, and the
     error of x is relative to each unknown, however small. Other unknowns are taken as they are.
     """
 
-    method: NonlinearMethod
-    takes_all: bool = True  # whether also what failed is taken for an improvement, if F has become smaller
-    keeps_bounds: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        """The name in `Retry.method`."""
-        return f"{label(self.method)} in logarithms"
+    words: ClassVar[str] = "logarithms"
 
     @staticmethod
     def suits(context: SolveContext, x0: Array) -> bool:
         """Whether some unknowns have the lower bound zero, all of them start above, and the problem is plain."""
-        evaluator = context.evaluator
-        if evaluator.box is None or type(x0) is not np.ndarray or context.scheduler is not None:
+        box = context.evaluator.box
+        if box is None or not is_plain(context, x0):
             return False
-        positive = evaluator.box.lower == 0
-        return bool(positive.any() and (x0[positive] > 0).all()) and evaluator.problem.blocks is None
+        positive = box.lower == 0
+        return bool(positive.any() and (x0[positive] > 0).all())
 
-    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        whole, memory = context.evaluator, context.memory
-        box: Any = whole.box
-        structure = whole.problem.structure
-        if structure is None and memory.detection is not None and memory.detection.structure is not None:
-            structure = memory.detection.structure
-        logarithms = Logarithms(whole.problem, whole.unflatten(box.lower == 0))
-        like = logarithms.of(whole.unflatten(start.start))
-        inner = Evaluator(logarithms.problem(structure, box, whole.shape), like, self.method.rdiff, few=whole.few)
-        inner.tally = whole.tally
-        first, x = inner.flatten(like), inner.flatten(logarithms.of(whole.unflatten(start.x)))
-        stop = context.stop
-        if stop.judges_x:
-            stop = replace(stop, xtol=stop.error_limit(float(np.finfo(like.dtype).eps)) / SIZE)
-        own = SolveMemory(declared=structure)
-        watch = mapped(context.monitor, lambda y, F: (logarithms.powers(y), F))
-        settings = replace(context, evaluator=inner, stop=stop, monitor=watch, memory=own, previous=SolveMemory())
-        fresh = np.zeros_like(start.charged)  # the budget of another system
-        found = self.method.solve(replace(settings, share=1.0), replace(start, start=first, x=x, charged=fresh), rows)
-        with np.errstate(invalid="ignore"):
-            error = found.error * np.maximum(np.abs(found.x).max(axis=1), 1.0)
-        x = whole.flatten(logarithms.powers(inner.unflatten(found.x)))
-        others: HostArray = np.ones(len(x), dtype=bool)
-        others[slice(None) if rows is None else rows] = False
-        x[others], error[others] = start.x[others], start.error[others]
-        if not self.takes_all:
-            found.norm[~others & (found.status != Status.CONVERGED)] = np.inf
-        return replace(found, start=start.start, x=x, error=error, charged=start.charged)
+    def variables(self, evaluator: Evaluator, start: Solution) -> Logarithms:
+        box: Any = evaluator.box
+        return Logarithms(evaluator.problem, evaluator.unflatten(box.lower == 0), box)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,18 +47,22 @@ class Logarithms:
 
     whole: Problem
     positive: HostArray
+    box: Box
+    precision: ClassVar[float] = (
+        32.0  # size of logarithms, for which their errors, of x relative to itself, are as small
+    )
 
-    def problem(self, structure: Any, box: Box, shape: tuple[int, ...]) -> Problem:
+    def problem(self, structure: Any) -> Problem:
         """The problem; its functions are those of the whole, by the chain rule."""
-        whole, times = self.whole, self.factors
+        whole, times, box, shape = self.whole, self.factors, self.box, self.positive.shape
         jvp, vjp, jac = whole.jvp, whole.vjp, whole.jac
         with np.errstate(divide="ignore", invalid="ignore"):
             sides = tuple(self.of(side.reshape(shape)) for side in (box.lower, box.upper))
         return Problem(
-            lambda y: whole.residual(self.powers(y)),
-            jvp=None if jvp is None else lambda y, v: jvp(self.powers(y), times(y) * v),
-            vjp=None if vjp is None else lambda y, w: times(y) * vjp(self.powers(y), w),
-            jac=None if jac is None else lambda y: self._jacobian(y, jac(self.powers(y)), "jac"),
+            lambda y: whole.residual(self.back(y)),
+            jvp=None if jvp is None else lambda y, v: jvp(self.back(y), times(y) * v),
+            vjp=None if vjp is None else lambda y, w: times(y) * vjp(self.back(y), w),
+            jac=None if jac is None else lambda y: self._jacobian(y, jac(self.back(y)), "jac"),
             linearize=whole.linearize and self._linearize,
             structure=structure,
             batch_ndim=whole.batch_ndim,
@@ -108,18 +76,23 @@ class Logarithms:
         with np.errstate(divide="ignore"):
             return np.where(self.positive, np.log(np.where(self.positive, x, 1.0)), x)
 
-    def powers(self, y: HostArray) -> HostArray:
-        """The inverse, within the range of the dtype."""
+    def back(self, y: HostArray) -> HostArray:
+        """The inverse of `of`, within the range of the dtype."""
         largest = 0.98 * math.log(float(np.finfo(y.dtype).max))
         return np.where(self.positive, np.exp(np.clip(y, -largest, largest)), y)
 
+    def error(self, y: HostArray, error: HostArray) -> HostArray:
+        """That of x relative to each unknown, by that of y relative to y."""
+        with np.errstate(invalid="ignore"):
+            return error * np.maximum(np.abs(y).max(axis=1), 1.0)
+
     def factors(self, y: HostArray) -> HostArray:
-        """Derivatives of the powers."""
-        return np.where(self.positive, self.powers(y), 1.0)
+        """Derivatives of `back`."""
+        return np.where(self.positive, self.back(y), 1.0)
 
     def _jacobian(self, y: HostArray, J: object, name: str) -> object:
         return Scales(self.whole, self.factors(y), np.ones_like(y))._jacobian(J, name)
 
     def _linearize(self, y: HostArray) -> tuple[HostArray, Any]:
-        F, J = self.whole.linearize(self.powers(y))  # type: ignore[misc]
+        F, J = self.whole.linearize(self.back(y))  # type: ignore[misc]
         return F, self._jacobian(y, J, "linearize")

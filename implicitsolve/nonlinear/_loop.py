@@ -74,7 +74,8 @@ class IterationLoop(BatchRecord[State]):
         if self.scheduler is not None:
             rows = self.scheduler.begin(rows)
         x = solution.x if rows is not None and rows.size == solution.status.size else None
-        self.state: State = self._start(rows, x, F=context.first)
+        F = context.first if context.first is None or x is not None else gather(context.first, rows)
+        self.state: State = self._start(rows, x, F=F)
         is_limited = self.LIMITED and self.shift is None  # a transient may take its time
         tally, is_retry = self.whole.tally, self.is_retry
         self.budget = Budget(solution, tally, share=context.share, is_retry=is_retry, is_limited=is_limited)

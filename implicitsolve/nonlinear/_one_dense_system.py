@@ -31,6 +31,7 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import LEAST_CHANGE, DifferenceSteps
 from implicitsolve.nonlinear._accuracy import MOVED, Lengths, agrees, scales
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
+from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._convergence import DIVERGED, ITERATION_LIMIT, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._dense_matrices import solve_each
 from implicitsolve.nonlinear._loop import WHOLE
@@ -117,6 +118,10 @@ class OneDenseSystem(OneInvertedSystem):
         if self.predicted is None or self.predicted[0] is not self.F:
             self.predicted = self.F, -self._solve(self.F)
         return self.predicted[1]
+
+    @property
+    def _is_to_be_certified(self) -> bool:
+        return self.size > MOST_UNKNOWNS  # of fewer, J is assembled anew where x is far from where it was
 
     @property
     def _is_newton(self) -> bool:

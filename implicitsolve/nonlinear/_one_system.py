@@ -49,7 +49,6 @@ class OneSystem(OneConvergence):
     PATIENCE: ClassVar[int] = IterationLoop.PATIENCE
     STEPS: ClassVar[int] = IterationLoop.STEPS
     LIMITED: ClassVar[bool] = IterationLoop.LIMITED
-    CERTIFIES: ClassVar[bool] = IterationLoop.CERTIFIES
 
     method: Any
 
@@ -102,10 +101,15 @@ class OneSystem(OneConvergence):
         if self.RUNS_AWAY and self.status not in (CONVERGED, RUNNING) and self.progress.runs_away():
             self.status = AT_INFINITY
         solution = self._finish()
-        if self.CERTIFIES and self.judges_x:
+        if self.judges_x and self._is_to_be_certified:
             certify(self.evaluator, solution, np.zeros(1, dtype=int), self.xtol)
             self.status = int(solution.status[0])
         return solution
+
+    @property
+    def _is_to_be_certified(self) -> bool:
+        """Whether a dense J has the last word on a success, where it is cheap."""
+        return True
 
     def _finish(self) -> Solution:
         """The solution: a system that has failed at the best of its points."""
@@ -214,7 +218,9 @@ class OneSystem(OneConvergence):
 class OneInvertedSystem(OneSystem):
     """One system whose steps come from factors, or from a model of J."""
 
-    CERTIFIES = False
+    @property
+    def _is_to_be_certified(self) -> bool:
+        return False  # factors tell the error
 
     @property
     def _is_newton(self) -> bool:
