@@ -69,7 +69,7 @@ class SpectralResidual:
 class _SpectralLoop(IterationLoop[SecantState]):
     STEPS = 500
 
-    def _extended(self, state, J):
+    def _extend(self, state, J):
         return SecantState(**vars(state), spacing=np.full(state.rows.size, 0.1))
 
     def _step(self, is_last):

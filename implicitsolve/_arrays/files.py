@@ -34,7 +34,7 @@ def load(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
             with np.load(opened, allow_pickle=False) as file:
                 return nested(file)
         except Exception as error:  # archives, headers and arrays each have errors of their own
-            raise ValueError(f"the file {str(path)!r} is no {what}, or damaged: {error}") from error
+            raise ValueError(f"the file {str(path)!r} is not a {what}, or is damaged: {error}") from error
 
 
 def flat(parts: Mapping[str, object], prefix: str = "") -> dict[str, Any]:

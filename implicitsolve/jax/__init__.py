@@ -16,4 +16,8 @@ from implicitsolve.jax._layer import layer
 from implicitsolve.jax._root import RootResult, root
 
 __all__ = ["RootResult", "layer", "root"]
-__dir__ = __all__.copy  # the public names
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return list(__all__)

@@ -172,7 +172,8 @@ class BatchConvergence:
             held = stop.holds(state.measure, state.target, state.x, moved)
         else:
             held = (progress.error <= self.xtol) & (state.norms <= state.start_norms)
-            held &= state.measure <= WORSE * state.best_measure
+            with np.errstate(all="ignore"):
+                held &= state.measure <= WORSE * state.best_measure
             if stop.judges_F:
                 held &= stop.holds(state.measure, state.target, state.x, None)
         with np.errstate(all="ignore"):

@@ -34,7 +34,10 @@ def double_precision() -> Generator[None]:
         yield
 
 
-def _on_host(function: Callable[..., CallersArray]) -> Callable[..., CallersArray]:
+Compiled = Callable[..., CallersArray]
+
+
+def _on_host(function: Compiled) -> Compiled:
     """A compiled function on arrays of NumPy, in which time goes to compiling first and to running later."""
     first = jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
     later = jax.jit(function)
@@ -71,12 +74,12 @@ class Program:
             return jax.tree.map(jnp.conj, jax.vjp(function, at)[1](jnp.conj(w))[0])
 
         # F at (x, parameters); F and J v at (x, v, parameters), or for each v of V; J^H w at (x, w, parameters)
-        self.value = _on_host(F)
-        self.jvp = _on_host(lambda x, v, p: jax.jvp(lambda x: F(x, p), (x,), (v,)))
-        self.jvps = _on_host(jvps)
-        self.vjp = _on_host(lambda x, w, p: vjp(lambda x: F(x, p), x, w))
-        self.parameter_jvp = _on_host(lambda x, d, p: jax.jvp(lambda p: F(x, p), (p,), (d,))[1])
-        self.parameter_vjp = _on_host(lambda x, w, p: vjp(lambda p: F(x, p), p, w))
+        self.value: Compiled = _on_host(F)
+        self.jvp: Compiled = _on_host(lambda x, v, p: jax.jvp(lambda x: F(x, p), (x,), (v,)))
+        self.jvps: Compiled = _on_host(jvps)
+        self.vjp: Compiled = _on_host(lambda x, w, p: vjp(lambda x: F(x, p), x, w))
+        self.parameter_jvp: Compiled = _on_host(lambda x, d, p: jax.jvp(lambda p: F(x, p), (p,), (d,))[1])
+        self.parameter_vjp: Compiled = _on_host(lambda x, w, p: vjp(lambda p: F(x, p), p, w))
 
 
 def _with_names(residual: Residual) -> Callable[[CallersArray, CallersArray], CallersArray]:

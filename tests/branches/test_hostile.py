@@ -119,7 +119,7 @@ def test_a_file_that_is_none_is_refused(tmp_path):
     path = tmp_path / "damaged.npz"
     continuation(circle, [1.0], 0, 2).save(path)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="or damaged"):
+    with pytest.raises(ValueError, match="or is damaged"):
         Branch.load(path)
 
 
