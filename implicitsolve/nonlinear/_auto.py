@@ -78,10 +78,11 @@ class Auto(PlannedMethod):
     - A network's pattern is sought only when `NewtonKrylov` has cost, or will cost, more than the search.
     - A dense J: `NewtonKrylov`, in a trust region where it fails; `Anderson` comes before it where J is near a multiple
       of I.
+    - Before products are tried again, "auto" for multiples of the unknowns' sizes, if these differ by three orders of
+      magnitude at x0 or at the best point.
     - Up to 100 unknowns without structure both dense methods follow.
     - Declared blocks: `BlockNewton` where blocks have at most 64 unknowns and an assembly takes at most 64 products, or
       the problem offers `blocks`; up to 128 unknowns `NewtonKrylov` with a lagged `BlockLU`; else products alone.
-    - Where the unknowns then differ by three orders of magnitude, the same for multiples of their sizes follows.
     - Each stage begins at x0 with the systems on which those before have failed, within one budget of evaluations
       without progress (`NonlinearStop`): half of it for the first attempt, evenly more for each later one.
     """

@@ -16,7 +16,7 @@ from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveConte
 from implicitsolve.problem import Problem
 from implicitsolve.status import Status
 
-SPREAD = 1e3  # of the sizes of the unknowns in x0, from which on they tell their units
+SPREAD = 1e3  # of the sizes of the unknowns at x0 or at the best point, from which on they tell their units
 
 
 class Variables(Protocol):

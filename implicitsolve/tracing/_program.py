@@ -21,9 +21,7 @@ from implicitsolve.tracing._array import Traced, unwrap
 from implicitsolve.tracing._functions import UntraceableError, as_value, budget, cast, is_tracer
 from implicitsolve.tracing._names import LIBRARIES, traceable
 
-REPAID = (
-    10_000_000  # unknowns of all calls so far, after which a compilation with optimization, twice as long, has paid
-)
+REPAID = 10_000_000  # numbers in arguments so far, after which a compilation with optimization has paid
 MOST_EQUATIONS = 2000  # of a program: they take about ten seconds to compile
 
 
