@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -172,7 +171,7 @@ class Problem(ChecksKeywords, Representation):
     equations: Any = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
-        """Check that functions are functions."""
+        """Check what is given, and bring it to one form."""
         if not callable(self.residual):
             raise TypeError(f"Problem: `residual` must be callable, got {type(self.residual).__name__}")
         for name in FUNCTIONS + OF_PARAMETERS:
@@ -185,25 +184,13 @@ class Problem(ChecksKeywords, Representation):
             object.__setattr__(self, "parameters", parameters)
         if isinstance(self.derivatives, str) and self.derivatives != "trace":
             raise ValueError(f'Problem: `derivatives` must be "trace" or None, got {self.derivatives!r}')
-        _check_structure(self.structure)
-        if self.halves is not None and not isinstance(self.halves, Halves):
-            raise TypeError(f"Problem: `halves` must be a Halves or None, got {type(self.halves).__name__}")
-        if self.blocks is not None:
-            check_limit("Problem", "blocks_cost", self.blocks_cost)
-        if self.blocks is not None and self.block_structure is None:
-            raise ValueError("Problem: `blocks` needs `structure`, a BlockBanded with the positions of the blocks")
         check_limit("Problem", "batch_ndim", self.batch_ndim)
-        if self.jac_approx is not None and self.batch_ndim:
-            raise ValueError("Problem: `jac_approx` is for one system, not for a batch: leave out `batch_ndim`")
-        flags = {"blocks_exact": self.blocks_exact, "fixed_point": self.fixed_point, "pure": self.pure}
-        for name, flag in flags.items():
-            check_flag("Problem", name, flag)
-        object.__setattr__(self, "bounds", _checked_bounds(self.bounds))
-        object.__setattr__(self, "rejects", _checked_exceptions(self.rejects))
-        for argument in ("names", "equations"):
-            object.__setattr__(self, argument, labels_of(argument, getattr(self, argument)))
-        _check_scale("x_scale", self.x_scale)
-        _check_scale("f_scale", self.f_scale)
+        for name in ("blocks_exact", "fixed_point", "pure"):
+            check_flag("Problem", name, getattr(self, name))
+        _check_jacobian(self)
+        for name, check in CHECKS.items():
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, check(name, value))
 
     @property
     def block_structure(self) -> BlockBanded | None:
@@ -221,11 +208,11 @@ class Problem(ChecksKeywords, Representation):
         return self.blocks is not None and self.blocks_exact
 
 
-def _checked_exceptions(value: Any) -> tuple[type[Exception], ...]:
+def _check_exceptions(name: str, value: Any) -> tuple[type[Exception], ...]:
     """Classes of exceptions, as a tuple."""
     found = value if isinstance(value, tuple) else (value,)
     if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in found):
-        raise TypeError(f"Problem: `rejects` must be a class of exceptions or a tuple of them, got {value!r}")
+        raise TypeError(f"Problem: `{name}` must be a class of exceptions or a tuple of them, got {value!r}")
     return found
 
 
@@ -243,22 +230,6 @@ def favors_direct(problem: Problem, length: int) -> bool:
     k = structure.block_size
     products = len(coloring(structure, length)) * k if problem.blocks is None else problem.blocks_cost
     return k <= LARGEST_BLOCK and products <= MOST_PRODUCTS
-
-
-def shaped(residual: Any) -> Any:
-    """The residual with F in the shape of x: SciPy lets it have any other with as many entries."""
-    if not callable(residual):
-        return residual
-
-    def in_shape(x: Array) -> Any:
-        F: Any = residual(x)
-        if type(F) is np.ndarray and F.shape == x.shape:
-            return F
-        F = np.asarray(F) if isinstance(F, np.matrix) else F
-        shape = getattr(F, "shape", x.shape)
-        return F if shape == x.shape or math.prod(shape) != math.prod(x.shape) else F.reshape(x.shape)
-
-    return in_shape
 
 
 def own_start(caller: str, problem: Problem) -> Array:
@@ -303,18 +274,21 @@ def spread(name: str, values: Any, shape: tuple[int, ...]) -> Any:
         raise ValueError(f"`{name}` must broadcast to the shape {shape} of x0, got {numbers.shape}") from None
 
 
-def _checked_bounds(bounds: Any) -> tuple[Any, Any] | None:
-    """The lower and the upper bounds, or None where there are none."""
-    if bounds is None:
-        return None
+def _check_bounds(name: str, bounds: Any) -> tuple[Any, Any]:
+    """The lower and the upper bounds."""
     pair = (bounds.lb, bounds.ub) if hasattr(bounds, "lb") and hasattr(bounds, "ub") else bounds
     if isinstance(pair, list) and all(isinstance(side, tuple | list) and len(side) == 2 for side in pair):
         way = "tuple(zip(*bounds)) turns pairs (lower, upper) of each unknown into it"
-        raise TypeError(f"Problem: `bounds` must be a tuple (lower, upper), got a list of {len(pair)} pairs: {way}")
+        raise TypeError(f"Problem: `{name}` must be a tuple (lower, upper), got a list of {len(pair)} pairs: {way}")
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise TypeError(f"Problem: `bounds` must be (lower, upper), or a scipy.optimize.Bounds, got {bounds!r}")
+        raise TypeError(f"Problem: `{name}` must be (lower, upper), or a scipy.optimize.Bounds, got {bounds!r}")
     pair = _without_none(pair[0], -np.inf), _without_none(pair[1], np.inf)
-    lower, upper = (host(side) for side in pair)
+    _check_order(*(host(side) for side in pair))
+    return pair[0], pair[1]
+
+
+def _check_order(lower: Any, upper: Any) -> None:
+    """Raise unless bounds are real numbers, the lower ones less than the upper."""
     if lower.dtype.kind not in "iuf" or upper.dtype.kind not in "iuf":
         raise TypeError(f"Problem: `bounds` must be real numbers, got {lower.dtype} and {upper.dtype}")
     try:
@@ -326,7 +300,6 @@ def _checked_bounds(bounds: Any) -> tuple[Any, Any] | None:
         first = np.flatnonzero(~is_less)[0]
         low, high = (np.broadcast_to(side, is_less.shape).reshape(-1)[first] for side in (lower, upper))
         raise ValueError(f"Problem: `bounds` must have lower < upper everywhere, got {low:g} and {high:g}")
-    return pair[0], pair[1]
 
 
 def _without_none(side: Any, infinite: float) -> Any:
@@ -336,24 +309,38 @@ def _without_none(side: Any, infinite: float) -> Any:
     return infinite if side is None else side
 
 
-def _check_scale(name: str, scale: object) -> None:
-    """Raise unless `scale` is None, "auto" or positive numbers."""
-    if scale is None or (isinstance(scale, str) and scale in ("auto", *(["log"] if name == "x_scale" else []))):
-        return
+def _check_scale(name: str, scale: Any) -> Any:
+    """What is "auto" or positive numbers, or for x "log"."""
+    if isinstance(scale, str) and scale in ("auto", *(["log"] if name == "x_scale" else [])):
+        return scale
     values = host(scale)
     if values.dtype.kind not in "iuf":
         raise TypeError(f'Problem: `{name}` must be positive numbers or "auto", got {scale!r}')
     if not (np.isfinite(values) & (values > 0)).all():
         raise ValueError(f"Problem: `{name}` must be positive and finite, got {scale!r}")
+    return scale
 
 
-def _check_structure(structure: object) -> None:
-    """Raise unless `structure` is one, or a string that stands for one."""
+CHECKS: dict[str, Callable[[str, Any], Any]] = {"bounds": _check_bounds, "rejects": _check_exceptions}
+CHECKS |= {"names": labels_of, "equations": labels_of, "x_scale": _check_scale, "f_scale": _check_scale}
+
+
+def _check_jacobian(problem: Problem) -> None:
+    """Raise unless what is declared of J is of its kind, and fits together."""
+    structure = problem.structure
     if isinstance(structure, str):
         if structure not in ("detect", "none"):
             raise ValueError(f'Problem: `structure` as a string must be "detect" or "none", got {structure!r}')
-    elif structure is not None and not isinstance(structure, BlockBanded | Sparse | Grid):
+    elif not isinstance(structure, BlockBanded | Sparse | Grid | None):
         raise TypeError(
             'Problem: `structure` must be a BlockBanded, Sparse, Grid, "detect", "none" or None, '
             f"got {type(structure).__name__}"
         )
+    if not isinstance(problem.halves, Halves | None):
+        raise TypeError(f"Problem: `halves` must be a Halves or None, got {type(problem.halves).__name__}")
+    if problem.blocks is not None:
+        check_limit("Problem", "blocks_cost", problem.blocks_cost)
+        if problem.block_structure is None:
+            raise ValueError("Problem: `blocks` needs `structure`, a BlockBanded with the positions of the blocks")
+    if problem.jac_approx is not None and problem.batch_ndim:
+        raise ValueError("Problem: `jac_approx` is for one system, not for a batch: leave out `batch_ndim`")

@@ -17,7 +17,7 @@ from implicitsolve._arrays.namespace import array_namespace, as_inexact
 from implicitsolve._record import NewtonStep
 from implicitsolve._scipy_keywords import DROP_IN_REPLACEMENTS
 from implicitsolve._typing import Array, CallersArray, Product, Residual
-from implicitsolve.compat._stop import ScipyStop, flat
+from implicitsolve.compat._stop import ScipyStop, flat, in_shape
 from implicitsolve.errors import NoConvergence
 from implicitsolve.globalize import Backtracking, FullStep, Wolfe
 from implicitsolve.globalize._line_search import LineSearch
@@ -25,7 +25,7 @@ from implicitsolve.krylov import GMRES, BiCGSTAB, KrylovMethod, ScipyKrylov
 from implicitsolve.krylov._scipy import SCIPY_METHODS
 from implicitsolve.monitor import Monitor, combine, table
 from implicitsolve.nonlinear import NewtonKrylov
-from implicitsolve.problem import Problem, shaped
+from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
 from implicitsolve.solve import root
 from implicitsolve.status import Status
@@ -159,7 +159,7 @@ def newton_krylov(
     x0 = as_inexact(_rename(x0, "x0", "xin", inner_options), "x0")
     _check_settings(line_search, callback, inner_maxiter, outer_k)
     exact: Any = {"derivatives": "trace"} if isinstance(jvp, str) and jvp == "trace" else {"jvp": jvp}
-    problem = Problem(shaped(function), **exact, jac=jac, structure=structure, batch_ndim=batch_ndim, bounds=bounds)
+    problem = Problem(in_shape(function), **exact, jac=jac, structure=structure, batch_ndim=batch_ndim, bounds=bounds)
     krylov = _krylov_method(method, inner_maxiter, outer_k, inner_options)
     tolerances = {"f_tol": f_tol, "f_rtol": f_rtol, "x_tol": x_tol, "x_rtol": x_rtol}
     budget: dict[str, Any] = {"max_evaluations": max_evaluations, "max_seconds": max_seconds}

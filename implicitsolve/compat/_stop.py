@@ -94,3 +94,19 @@ class ScipyStop(NonlinearStop):
 
 def flat(x: Array) -> Array:
     return array_namespace(x).reshape(x, (-1,))
+
+
+def in_shape(residual: Any) -> Any:
+    """The residual with F in the shape of x: SciPy lets it have any other with as many entries."""
+    if not callable(residual):
+        return residual
+
+    def reshaped(x: Array) -> Any:
+        F: Any = residual(x)
+        if type(F) is np.ndarray and F.shape == x.shape:
+            return F
+        F = np.asarray(F) if isinstance(F, np.matrix) else F
+        shape = getattr(F, "shape", x.shape)
+        return F if shape == x.shape or math.prod(shape) != math.prod(x.shape) else F.reshape(x.shape)
+
+    return reshaped

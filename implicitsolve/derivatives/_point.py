@@ -33,7 +33,7 @@ from implicitsolve.krylov import LGMRES
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._detect import random_direction
 from implicitsolve.linearize._evaluator import Evaluator, JacobianProducts
-from implicitsolve.linearize._sparse_assemble import sparse_jacobian
+from implicitsolve.linearize._sparse_jacobian import sparse_jacobian
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._parts import build_inverse, builds_inverse, takes_sparse

@@ -12,14 +12,7 @@ import numpy as np
 from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.linearize._bisection import (
-    BudgetSpentError,
-    Entries,
-    EvaluationError,
-    Flat,
-    Probe,
-    bisect,
-)
+from implicitsolve.linearize._bisection import BudgetSpentError, Entries, EvaluationError, Flat, Probe, bisect
 from implicitsolve.linearize._diagonals import (
     TOO_MANY,
     DenseError,
@@ -276,19 +269,14 @@ def _believed(probe: Probe, entries: Entries, how: Outcome, unexplained: HostArr
     with np.errstate(all="ignore"):
         values = (values - probe.F.take(rows, axis=1)) / probe.h.take(columns, axis=1)
     if not np.isfinite(values).all():
-        return Detection(how=Outcome.NOT_FINITE, evaluations=probe.evaluations, unknowns=probe.size), np.arange(
-            probe.size
-        )
+        return Detection(how=Outcome.NOT_FINITE, evaluations=probe.evaluations, unknowns=n), np.arange(n)
     random = from_host(random_direction(entries.colors, probe.size, probe.evaluations), probe.x)
     d = probe.inward(probe.x, probe.h * random)
     is_wrong = wrong_rows(probe.evaluate, probe.x, probe.F, structure, values, d, entries.full_rows)
     is_wrong[unexplained] = True
     wrong = np.flatnonzero(is_wrong)
-    if (
-        0 < wrong.size <= max(KINK_GROUPS, KINKS * probe.size)
-        and not unexplained.size
-        and _are_complete(probe, structure, d, wrong)
-    ):
+    may_be_kinks = 0 < wrong.size <= max(KINK_GROUPS, KINKS * n) and not unexplained.size
+    if may_be_kinks and _are_complete(probe, structure, d, wrong):
         wrong = wrong[:0]
     if unexplained.size or wrong.size > MOST_WRONG * probe.size:
         return Detection(how=Outcome.CONTRADICTION, evaluations=probe.evaluations, unknowns=probe.size), wrong

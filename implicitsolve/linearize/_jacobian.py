@@ -20,7 +20,7 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._checks import checked_array, checked_jacobian
 from implicitsolve.linearize._detect import BUDGET, detect
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.linearize._sparse_assemble import sparse_jacobian
+from implicitsolve.linearize._sparse_jacobian import sparse_jacobian
 from implicitsolve.monitor import Monitor, mapped
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix

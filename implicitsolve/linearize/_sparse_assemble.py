@@ -10,24 +10,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicitsolve._arrays.host import from_host, takes_indices, to_host
+from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import array_namespace, device, eps
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._bisection import MOST_LONGER, Flat
 from implicitsolve.linearize._coloring import Coloring, color_columns
-from implicitsolve.linearize._detect import MISMATCH, detect, extend, random_direction, wrong_rows
 from implicitsolve.linearize._difference_steps import FARTHER
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.structure import Detection, Outcome
+from implicitsolve.structure import Detection
 from implicitsolve.structure._sparse import Sparse
 
 Product = Callable[[Array], Array]
 NONE, NOWHERE = np.zeros(0, dtype=np.intp), np.zeros((0, 2), dtype=np.intp)
 GOOD = 1.25  # colors over the entries of the fullest row, up to which no fewer are sought
-NEAR = 1e-3  # part of the usual displacements, by which a search at a solution keeps to the branches of F there
-MOST_COLUMNS = 1000  # unknowns up to which each takes a difference, where J^H needs entries and no pattern is found
 LONG_BAND = 16  # diagonals up to which a long system is a line, whose condition grows as N^2
 
 
@@ -247,96 +244,3 @@ class SparseAssembler:
                 color, column = int(self._on_host.colors[self.structure.columns[entry]]), self.structure.columns[entry]
                 rest = mean * xp.sum(xp.where(colors == color, size, 0.0), axis=1)
                 data[:, entry] = (changes[color, :, row] - rest) / steps[:, int(column)]
-
-
-def sparse_jacobian(
-    caller: str,
-    evaluator: Evaluator,
-    x: Array,
-    F: Array | None,
-    known: Detection | None = None,
-    *,
-    by_columns: bool = False,
-    dense: bool = False,
-    h: Array | None = None,
-    extends: bool = True,
-) -> SparseMatrix | None:
-    """J(x), for x (B, N), by the colors of the declared pattern, or else of a detected one; None if there is none.
-
-    A pattern that the solve has detected, `known`, is used unless it misses entries at x; it is extended then, by a
-    search so near x that F has the same branches. A row that depends on nearly
-    all unknowns takes an adjoint product; without such products, if `by_columns`, all of them take one for each column.
-    So does, if `dense`, a J of up to 1000 unknowns without a pattern.
-    Central differences have the lengths `h`. A declared pattern that misses entries is a ValueError: J d is not the
-    product, or the change of F, along a random d.
-    """
-    problem = evaluator.problem
-    if not takes_indices(x):
-        return None
-    xp = evaluator.xp
-
-    def residual(z: Array) -> Array:
-        return evaluator.residual(z, keep=True)
-
-    if problem.sparse_structure is not None:
-        pattern = problem.sparse_structure.sparse
-        found = Detection(structure=pattern, how=Outcome.DECLARED, evaluations=0, unknowns=evaluator.size)
-    else:
-        known = None if known is None or known.structure is None else known
-        found = known or detect(residual, x, shape=evaluator.event_shape, inward=evaluator.inward)
-    if found.structure is None and dense and x.shape[1] <= MOST_COLUMNS:
-        full = Sparse(np.ones((x.shape[1], x.shape[1]), dtype=bool))
-        found = Detection(structure=full, how=Outcome.DENSE, evaluations=0, unknowns=x.shape[1])
-    if found.structure is None:
-        return None
-    assembler = SparseAssembler.of(found)
-    product = evaluator.jacobian(x, F)
-    vjp = product.rmatvec if product._rmatvec is not None else None
-    if not (assembler.is_exact or vjp is not None or by_columns):
-        return None
-    jvp, evaluate, base = product.matvec, (lambda z: product.matvec(z - x)), xp.zeros_like(x)
-    if h is None:
-        precision, rms = eps(xp, evaluator.dtype), from_host(norm2(x)[:, None] / math.sqrt(x.shape[1]), x)
-        size = xp.maximum(xp.abs(x), xp.where(rms > 0, precision**0.25 * rms, 1.0))
-        h = evaluator.inward(x, precision ** (1 / 3) * size)
-    if evaluator.has_exact_products:
-        J = assembler.products(jvp, x, None, getattr(product, "products", None))
-    elif F is not None:
-        is_free = evaluator.box is None
-        evaluate, base = (lambda z: F + 0.5 * (residual(z) - residual(2 * x - z))) if is_free else residual, F
-        sides = h, -h if is_free else 0.5 * h
-
-        def second_order(one: Array, other: Array) -> Array:
-            return 0.5 * (one + other) if is_free else 2 * other - one
-
-        def jvp(v: Array) -> Array:  # for one unknown
-            changes = [(residual(x + v * side) - F) / xp.sum(v * side, axis=1)[:, None] for side in sides]
-            return second_order(*changes)
-
-        data = [assembler.differences(residual, x, F, side).data for side in sides]
-        J = SparseMatrix(second_order(*data), assembler.structure)
-    else:
-        return None
-    if not assembler.is_exact:
-        assembler.fill(J.data, jvp, vjp)
-    d = evaluator.inward(x, h * from_host(random_direction(assembler.coloring.colors, x.shape[1], 0), x))
-    mismatch = min(MISMATCH, eps(xp, evaluator.dtype) ** (1 / 3))  # missing entries of a long row may nearly cancel
-    wrong = np.flatnonzero(wrong_rows(evaluate, x, base, J.structure, J.data, d, NONE, mismatch))
-    if wrong.size and extends and problem.sparse_structure is None:
-        scale = NEAR * to_host(xp.maximum(xp.abs(x), from_host(norm2(x)[:, None] / math.sqrt(x.shape[1]), x)))
-        near = np.where(scale > 0, scale, NEAR)
-        more = extend(residual, x, found.structure, wrong, scale=near, inward=evaluator.inward)
-        if more.structure is not None:
-            return sparse_jacobian(
-                caller, evaluator, x, F, more, by_columns=by_columns, dense=dense, h=h, extends=False
-            )
-    if wrong.size:
-        if found is known:
-            return sparse_jacobian(caller, evaluator, x, F, by_columns=by_columns, dense=dense, h=h, extends=False)
-        if problem.sparse_structure is None:  # a kink, or a wrong pattern; the caller compares what it makes of J
-            return J if by_columns else None
-        raise ValueError(
-            f"{caller}: `structure` must hold every entry of J, but the pattern's J d is wrong in {wrong.size} of "
-            f"{evaluator.size} rows, row {wrong[0]} first"
-        )
-    return J

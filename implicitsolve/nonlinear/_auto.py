@@ -145,8 +145,8 @@ def _brief(steps: float) -> list[Stage]:
 
 def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
     """Newton's method, by what is known of J."""
-    evaluator, problem = context.evaluator, context.evaluator.problem
-    is_dense = problem.structure in (None, "none") and DenseNewton.suits(context, x0)
+    evaluator = context.evaluator
+    is_dense = evaluator.problem.structure in (None, "none") and DenseNewton.suits(context, x0)
     rest = _stages(Logarithmic(method=Auto(), takes_all=False)) if Logarithmic.suits(context, x0) else []
     if is_dense and evaluator.size <= MOST_DENSE:
         # For a single equation equilibration changes nothing.
@@ -154,18 +154,32 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
         return [*FIRST_DENSE, *rest, *others, *LAST]
     rest += [*FIRST_DENSE, *LAST_DENSE] if is_dense else []
     is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
-    if is_factorable and SparseNewton.suits(context, x0):
-        if problem.sparse_structure is not None or problem.structure == "detect":
-            return _by_blocks(SparseNewton(structure=problem.sparse_structure).stages(context, x0))
-        is_open = isinstance(x0, np.ndarray) or problem.jac is not None
-        if is_open and problem.structure is None and problem.blocks is None:
-            bisection: Literal["late", False] = "late" if evaluator.size >= SMALLEST_GRAPH else False
-            stages = _by_blocks(SparseNewton(bisection=bisection).stages(context, x0))
-            return [*_by_units(stages, context, x0), *rest]
+    factored = (_for_patterns(context, x0, rest) or _for_blocks(context, x0)) if is_factorable else []
+    return factored or [*NewtonKrylov().stages(context, x0)[:2], *rest]
+
+
+def _for_patterns(context: SolveContext, x0: Array, rest: list[Stage]) -> Sequence[Stage]:
+    """The stages with a sparse J that is declared or sought, before the rest; none where neither may be."""
+    problem = context.evaluator.problem
+    if not SparseNewton.suits(context, x0):
+        return []
+    if problem.sparse_structure is not None or problem.structure == "detect":
+        return _by_blocks(SparseNewton(structure=problem.sparse_structure).stages(context, x0))
+    is_open = isinstance(x0, np.ndarray) or problem.jac is not None
+    if not is_open or problem.structure is not None or problem.blocks is not None:
+        return []
+    bisection: Literal["late", False] = "late" if context.evaluator.size >= SMALLEST_GRAPH else False
+    stages = _by_blocks(SparseNewton(bisection=bisection).stages(context, x0))
+    return [*_by_units(stages, context, x0), *rest]
+
+
+def _for_blocks(context: SolveContext, x0: Array) -> Sequence[Stage]:
+    """The stages with declared blocks that are not too large."""
+    problem = context.evaluator.problem
     structure = problem.block_structure
-    if structure is None or structure.block_size > 2 * LARGEST_BLOCK or not is_factorable:
-        return [*NewtonKrylov().stages(context, x0)[:2], *rest]
-    is_direct = favors_direct(problem, structure.length(evaluator.size))
+    if structure is None or structure.block_size > 2 * LARGEST_BLOCK:
+        return []
+    is_direct = favors_direct(problem, structure.length(context.evaluator.size))
     return _stages(BLOCKS, PRODUCTS) if is_direct else LAGGED.stages(context, x0)
 
 

@@ -12,17 +12,8 @@ import numpy as np
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU, DirectMethod
 from implicitsolve.globalize._line_search import Backtracking, LineSearch
-from implicitsolve.globalize._rules import (
-    MAX_AGE,
-    has_diverged,
-    has_halved,
-    is_fast,
-    is_still,
-    largest_ratio,
-    slowest_rate,
-)
+from implicitsolve.globalize._rules import MAX_AGE, has_halved, is_fast, largest_ratio, slowest_rate
 from implicitsolve.kernels import Factors
-from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
@@ -33,8 +24,6 @@ from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES, WholeSteps
 from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._convergence import (
     CONVERGED,
-    DIVERGED,
-    ITERATION_LIMIT,
     LINE_SEARCH_FAILED,
     NONFINITE,
     RUNNING,
@@ -93,10 +82,7 @@ class OneFactoredSystem(OneInvertedSystem):
         is_fresh, previous = self.is_stale, self.norm
         direction, square, *point = self._trial()
         if is_fresh:
-            size = self._norm(self.x)
-            self.progress.direction = math.sqrt(square) / size if size > 0 else math.inf
-            if self.units is not None and self.reference is not None:
-                self.progress.direction = self._lengths(direction, direction, 0.0, 0.0, 0.0)[1]
+            self._note_direction(direction, square)
         x, F, norm, length, failed = self._search_along(direction, *point)
         moved = direction if length == 1 else x - self.x if length else np.zeros_like(x)
         if length:
@@ -104,12 +90,19 @@ class OneFactoredSystem(OneInvertedSystem):
         is_slow = is_fresh and length > 0 and not has_halved(norm, previous)
         if is_slow and length == 1 and self._is_rounding():
             failed = STAGNATED
-        self._end(moved, failed, is_slow)
+        self._update_status(moved, is_slow=is_slow, failed=failed)
         self._age(is_fresh, norm / previous if length else math.inf)
         if not self.is_stale:
             self.updates.step(moved, direction, length, square)
         lengths = WHOLE if length == 1 else np.asarray([length])
         return {"step_length": lengths, "factorized": FACTORED if is_fresh else REUSED}
+
+    def _note_direction(self, direction: HostArray, square: float) -> None:
+        """Note the length of Newton's step at x, relative to x."""
+        size = self._norm(self.x)
+        self.progress.direction = math.sqrt(square) / size if size > 0 else math.inf
+        if self.units is not None and self.reference is not None:
+            self.progress.direction = self._lengths(direction, direction, 0.0, 0.0, 0.0)[1]
 
     def _trial(self) -> tuple[HostArray, float, HostArray, HostArray, float]:
         """The direction by the stale or new J and its square; x, F and ||F|| where it leads."""
@@ -173,18 +166,6 @@ class OneFactoredSystem(OneInvertedSystem):
         length, failed = float(found.length[0]), LINE_SEARCH_FAILED if found.finite[0] else NONFINITE
         return found.x[0], found.F[0], float(found.norms[0]), length, RUNNING if length else failed
 
-    def _end(self, moved: HostArray, failed: int, is_slow: bool) -> None:
-        """Set the status; `failed` is that of a failure, and `is_slow` whether a new J has not halved ||F||."""
-        if self.iteration >= self.last:
-            self.status = ITERATION_LIMIT
-        if is_slow and is_still(largest_size(moved), largest_size(self.x), self.unit):
-            self.status = STAGNATED
-        if has_diverged(self.norm, self.start_norm):
-            self.status = DIVERGED
-        if failed != RUNNING:
-            self.status = failed
-        self._mark_converged(moved)
-
     def _age(self, is_fresh: bool, rate: float) -> None:
         """Decide whether the next step factors J again, after one that has multiplied ||F|| by `rate`."""
         self.age = 1 if is_fresh else self.age + 1
@@ -238,11 +219,6 @@ class OneFactoredSystem(OneInvertedSystem):
         if self.norm > FAR * self.unit * float(self.assembler.sensitivity[0]):
             return False
         return bool(is_rounding(self.evaluator, self.x[None], self.F[None])[0])
-
-
-def largest_size(x: HostArray) -> float:
-    """``norm_max`` of one vector."""
-    return float(norm_max(x[None])[0])
 
 
 class Inverse:

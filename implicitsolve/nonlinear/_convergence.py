@@ -72,28 +72,20 @@ class OneConvergence:
         progress, judges_x = self.progress, self.judges_x
         step = 0.0 if moved is None else self._norm(moved) if step is None else step
         size = progress.size if not step > 0 else self._norm(self.x) if size is None else size
-        if 0 < step < math.inf and math.isfinite(self.norm):
+        if step > 0:
             self._estimate(moved, step, size)
-        if self.norm <= self.smallest and (
-            self.norm == 0 or bool(is_below_range(self.norm, size, self.unit, self.smallest))
-        ):
-            is_held = True
-        else:
-            is_held = self._holds(moved)
-        if is_held:
-            is_away = judges_x and ((self.RUNS_AWAY and progress.runs_away()) or progress.is_at_infinity(self.norm))
-            if not is_away:
-                self._take_success(size)
-            elif self.norm == 0 or progress.is_at_infinity(self.norm):
-                self.status = AT_INFINITY
-        elif judges_x and step == 0 and moved is not None and progress.direction <= self.xtol:
+        if self._holds(moved, size):
+            self._take_success(size)
+        elif judges_x and step == 0 and progress.direction <= self.xtol:  # which is infinite before the first step
             self._settle(self.xtol)
         may_be_lost = progress.away >= LOST and self.status == RUNNING and self.RUNS_AWAY and judges_x
         if may_be_lost and progress.is_lost(self.norm, self.start_norm, self.unit):
             self.status = AT_INFINITY
 
-    def _holds(self, moved: HostArray | None) -> bool:
-        """Whether the stopping rule holds at x."""
+    def _holds(self, moved: HostArray | None, size: float) -> bool:
+        """Whether the stopping rule holds at x, of that size, or F is smaller than its rule can tell."""
+        if self.norm == 0 or (self.norm <= self.smallest and is_below_range(self.norm, size, self.unit, self.smallest)):
+            return True
         is_low = self.norm <= self.start_norm and float(self.measure[0]) <= WORSE * self.best_measure
         if self.judges_x and not (is_low and self.progress.error <= self.xtol):
             return False
@@ -101,15 +93,23 @@ class OneConvergence:
         return not self.judges_F or bool(self.stop.holds(self.measure, self.target, self.x[None], step)[0])
 
     def _take_success(self, size: float) -> None:
-        """Set the status of a success at an x of that size."""
+        """Set the status where the rule holds at an x of that size: no success where x has run away."""
+        progress = self.progress
+        if self.judges_x:
+            is_at_infinity = progress.is_at_infinity(self.norm)
+            if is_at_infinity or (self.RUNS_AWAY and progress.runs_away()):
+                self.status = AT_INFINITY if is_at_infinity or self.norm == 0 else self.status
+                return
         self.status = CONVERGED
-        if self.norm == 0 and not math.isfinite(self.progress.error):
-            self.progress.error = self.unit
+        if self.norm == 0 and not math.isfinite(progress.error):
+            progress.error = self.unit
         if not (size < math.inf and np.isfinite(self.measure[0])):  # whatever F returns there
             self.status, self.measure = NONFINITE, np.full(1, np.nan)
 
     def _estimate(self, moved: HostArray, step: float, size: float) -> None:
         """Estimate the error of x, of that size, after a step of that length."""
+        if not (step < math.inf and math.isfinite(self.norm)):
+            return
         progress, before = self.progress, self.progress.size
         progress.note_step(step, size, self.norm, self.previous_norm)
         size = max(size, NEGLIGIBLE * progress.reference)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._arrays.namespace import eps, near_reciprocals, numpy_namespace
+from implicitsolve._arrays.namespace import near_reciprocals
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.globalize._rules import (
@@ -82,13 +82,10 @@ class DenseLoop(IterationLoop[DenseState]):
         self.is_first = True
         self.distrusted: Indices = np.zeros(0, dtype=int)  # systems whose J did not agree with F
         self.scale: HostArray | None = None
-        self.budget.assembly = 1 if self.whole.problem.jac is not None else self.whole.size
-        dense = BlockBanded(0, 0, block_size=self.whole.size)
-        self.assembler = Assembler(
-            self.whole, eps(numpy_namespace, self.whole.dtype) ** 0.5, certifies=False, structure=dense
-        )
-        has_jac = self.whole.problem.jac is not None
+        dense, has_jac = BlockBanded(0, 0, block_size=self.whole.size), self.whole.problem.jac is not None
+        self.assembler = Assembler(self.whole, self.unit**0.5, certifies=False, structure=dense)
         self.offered = OfferedJacobians.of(self.evaluator, self.state.x) if has_jac else None
+        self.budget.assembly = 1 if has_jac else self.whole.size
 
     def _extend(self, state: LoopState, J: LinearOperator | None) -> DenseState:
         b, N = state.x.shape
@@ -107,7 +104,9 @@ class DenseLoop(IterationLoop[DenseState]):
         )
 
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:
-        state, fresh, self.distrusted = self.state, self._renew_jacobians(), np.zeros(0, dtype=int)
+        state, fresh, self.distrusted = self.state, self.state.is_stale, np.zeros(0, dtype=int)
+        if fresh.any():
+            self._assemble(np.flatnonzero(fresh))
         with np.errstate(all="ignore"):
             trial = self._trial()
         self.limited = trial.limited
@@ -209,13 +208,6 @@ class DenseLoop(IterationLoop[DenseState]):
         if limited.size:
             trial.model = F[limited] + times(J[limited], step[limited])
         return trial
-
-    def _renew_jacobians(self) -> HostArray:
-        """Assemble J where it is stale, and return where."""
-        fresh = self.state.is_stale
-        if fresh.any():
-            self._assemble(np.arange(fresh.size) if fresh.all() else np.flatnonzero(fresh))
-        return fresh
 
     def _bound(self, box: Box, step: Array) -> tuple[Array, Indices]:
         """Steps within the bounds, and which of them would have left these."""

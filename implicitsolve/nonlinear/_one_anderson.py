@@ -9,8 +9,8 @@ import numpy as np
 from scipy.linalg import lapack
 
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.globalize._rules import has_diverged, has_halved, is_still
-from implicitsolve.nonlinear._convergence import CONVERGED, DIVERGED, ITERATION_LIMIT, NONFINITE, STAGNATED
+from implicitsolve.globalize._rules import has_halved
+from implicitsolve.nonlinear._convergence import CONVERGED, NONFINITE, RUNNING, STAGNATED
 from implicitsolve.nonlinear._fixed_point import REJECTIONS, FixedPointLoop
 from implicitsolve.nonlinear._history import PLAIN, RENEWALS, first_columns, has_fallen, is_misled, room
 from implicitsolve.nonlinear._one_system import OneSystem
@@ -81,7 +81,9 @@ class OneAnderson(OneSystem):
         self.rejections = self.rejections + 1 if rejected else 0
         self._accept(x, F, norm)
         self.solution.iterations[0] -= rejected  # which is no iteration
-        self._end(moved, previous, rejected, is_finite)
+        failed = RUNNING if self.rejections < REJECTIONS else STAGNATED if is_finite else NONFINITE
+        is_slow = not (rejected or has_halved(norm, previous))
+        self._update_status(moved, is_slow=is_slow, failed=failed)
         if self.status != CONVERGED:
             if not rejected:
                 self._renew()
@@ -93,19 +95,6 @@ class OneAnderson(OneSystem):
             if float(self.measure[0]) < self.best_measure:
                 self.best_norm = norm
         return {"step_length": np.asarray([0.0 if rejected else length])}
-
-    def _end(self, moved: HostArray, previous: float, rejected: bool, is_finite: bool) -> None:
-        """Set the status; see `IterationLoop`."""
-        if self.iteration >= self.last:
-            self.status = ITERATION_LIMIT
-        if not (rejected or has_halved(self.norm, previous)):
-            has_stopped = is_still(self._largest(moved), self._largest(self.x), self.unit)
-            self.status = STAGNATED if has_stopped else self.status
-        if has_diverged(self.norm, self.start_norm):
-            self.status = DIVERGED
-        if self.rejections >= REJECTIONS:
-            self.status = STAGNATED if is_finite else NONFINITE
-        self._mark_converged(moved)
 
     def _learn(self, step: HostArray, old_F: HostArray, rejected: bool) -> None:
         """Add the step to the history, or drop that where it misleads."""

@@ -19,10 +19,8 @@ from implicitsolve.globalize._rules import (
     IDLE,
     MOST_GROWTH,
     first_radius,
-    has_diverged,
     has_halved,
     has_natural_decrease,
-    is_still,
     natural_reduction,
     next_radius,
     part_of_leg,
@@ -32,7 +30,7 @@ from implicitsolve.linearize._difference_steps import LEAST_CHANGE, DifferenceSt
 from implicitsolve.nonlinear._accuracy import MOVED, Lengths, agrees, scales
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
-from implicitsolve.nonlinear._convergence import DIVERGED, ITERATION_LIMIT, SINGULAR, STAGNATED
+from implicitsolve.nonlinear._convergence import RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._dense_matrices import solve_each
 from implicitsolve.nonlinear._loop import WHOLE
 from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
@@ -79,27 +77,30 @@ class OneDenseSystem(OneInvertedSystem):
         with np.errstate(all="ignore"):
             x, self.is_limited = self.x + step, model is not None
         traced = {"step_length": NO_STEP, "factorized": FACTORED if is_fresh else REUSED}
-        x_size, before = self._norm(x), self.progress.size
+        x_size = self._norm(x)
         if is_fresh or not math.isfinite(self.progress.direction):
-            self.progress.direction = newton_size / before if before > 0 and not self.is_singular else math.inf
+            self._note_direction(newton_size)
         if not (0 < size < math.inf and (x_size < math.inf or np.isfinite(x).all())):
             self.status = SINGULAR
             return traced
         F = self.evaluator.residual_of_one(x)
         with np.errstate(all="ignore"):
-            norm, has_stopped = self._norm(F), False
+            norm = self._norm(F)
             is_accepted = self._learn(F, norm, step, model, newton_size)
-            if not is_fresh:
-                self.is_exact = False
+            self.is_exact &= is_fresh
+            is_slow = is_accepted and not has_halved(norm, self.norm)
             if is_accepted:
-                if not has_halved(norm, self.norm):
-                    has_stopped = bool(is_still(np.abs(step).max(), np.abs(x).max(), self.unit))
                 self._accept(x, F, norm)
-            self._end(has_stopped)
-            self._mark_converged(step, size if is_accepted else 0.0, x_size)
+            failed, size = RUNNING if self.idle < IDLE_STEPS else STAGNATED, size if is_accepted else 0.0
+            self._update_status(step, is_slow=is_slow, failed=failed, step=size, size=x_size)
         if is_accepted:
             traced["step_length"] = WHOLE if model is None else np.asarray([ratio_of(size, newton_size)])
         return traced
+
+    def _note_direction(self, length: float) -> None:
+        """Note the length of Newton's step at x, relative to x."""
+        before = self.progress.size
+        self.progress.direction = length / before if before > 0 and not self.is_singular else math.inf
 
     def _trial(self) -> tuple[HostArray, float, float, HostArray | None]:
         """The step within the trust region, its length and Newton's, and F + J s unless it is Newton's."""
@@ -150,15 +151,6 @@ class OneDenseSystem(OneInvertedSystem):
     def _correction(self) -> HostArray:
         newton = self._newton()
         return np.full_like(newton, np.inf) if self.is_singular else newton
-
-    def _end(self, has_stopped: bool) -> None:
-        """Set the status; see `IterationLoop`."""
-        if has_stopped or self.idle >= IDLE_STEPS:
-            self.status = STAGNATED
-        elif has_diverged(self.norm, self.start_norm):
-            self.status = DIVERGED
-        elif self.iteration >= self.last:
-            self.status = ITERATION_LIMIT
 
     def _learn(self, F: HostArray, norm: float, step: HostArray, model: HostArray | None, newton_size: float) -> bool:
         """Whether a step is accepted; change J and the trust region by what came of it."""

@@ -11,25 +11,9 @@ import numpy as np
 
 from implicitsolve._typing import HostArray
 from implicitsolve.globalize._line_search import Backtracking, SearchResult
-from implicitsolve.globalize._rules import (
-    armijo_ratio,
-    forcing_term,
-    has_diverged,
-    has_halved,
-    has_search_failed,
-    is_still,
-    tighten,
-)
+from implicitsolve.globalize._rules import armijo_ratio, forcing_term, has_halved, has_search_failed, tighten
 from implicitsolve.linearize._difference_product import difference_product_of_one
-from implicitsolve.nonlinear._convergence import (
-    CONVERGED,
-    DIVERGED,
-    ITERATION_LIMIT,
-    LINE_SEARCH_FAILED,
-    NONFINITE,
-    SINGULAR,
-    STAGNATED,
-)
+from implicitsolve.nonlinear._convergence import CONVERGED, LINE_SEARCH_FAILED, NONFINITE, RUNNING, SINGULAR
 from implicitsolve.nonlinear._direction import LARGEST_ETA, LEAST_KRYLOV, OneRecyclingGMRES
 from implicitsolve.nonlinear._loop import WHOLE
 from implicitsolve.nonlinear._one_system import NO_STEP, OneSystem
@@ -79,8 +63,6 @@ class OneKrylovSystem(OneSystem):
         found = None
         if 0 < self._norm(step) < math.inf:  # no function is called elsewhere
             found = self._search_along(step, linear_residual)
-        if self.iteration >= self.last:
-            self.status = ITERATION_LIMIT
         is_accepted = found is not None and bool(found.accepted[0])
         if found is not None and is_accepted:
             traced["step_length"] = found.length
@@ -97,11 +79,7 @@ class OneKrylovSystem(OneSystem):
         if found.length[0] != 1:
             step = x - self.x
         self._accept(x, found.F[0], norm)
-        if not has_halved(norm, previous) and is_still(self._largest(step), self._largest(x), self.unit):
-            self.status = STAGNATED
-        if has_diverged(norm, self.start_norm):
-            self.status = DIVERGED
-        self._mark_converged(step)
+        self._update_status(step, is_slow=not has_halved(norm, previous))
 
     def _direction(self) -> tuple[HostArray, float, int, int]:
         """Solve for Newton's step, never more accurately than the stopping rule needs."""
@@ -141,15 +119,15 @@ class OneKrylovSystem(OneSystem):
         self, found: SearchResult | None, linear_residual: float, linear_status: int, iterations: int
     ) -> None:
         """End a system whose line search, or whose linear solve, has failed for good."""
-        self.attempts += 1
+        self.attempts, failed = self.attempts + 1, RUNNING
         if found is None and self.linear.grew:  # GMRES may make no progress before its last vector
             self.budget.refund(self.evaluator.rows * 0, iterations)
         elif found is None:
             failures = {int(Status.BREAKDOWN): SINGULAR, NONFINITE: NONFINITE}
-            self.status = failures.get(linear_status, int(Status.LINEAR_SOLVE_FAILED))
+            failed = failures.get(linear_status, int(Status.LINEAR_SOLVE_FAILED))
         elif has_search_failed(self.attempts, linear_residual):
-            self.status = LINE_SEARCH_FAILED if found.finite[0] else NONFINITE
-        self._mark_converged(np.zeros_like(self.x))
+            failed = LINE_SEARCH_FAILED if found.finite[0] else NONFINITE
+        self._update_status(np.zeros_like(self.x), is_slow=False, failed=failed)
 
     def _choose_eta(self, previous: float, linear_residual: float, is_accepted: bool) -> None:
         """Eta of the forcing rule; ten times smaller where an accurate direction did not help."""

@@ -15,6 +15,7 @@ from implicitsolve._arrays.namespace import eps, numpy_namespace, safe_range, sm
 from implicitsolve._record import LimitReached, NewtonStep
 from implicitsolve._typing import HostArray
 from implicitsolve.globalize._line_search import Correction, SearchResult, SearchStart
+from implicitsolve.globalize._rules import has_diverged, is_still
 from implicitsolve.kernels._lapack import IAMAX
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.monitor import ends_solve, silent
@@ -25,6 +26,7 @@ from implicitsolve.nonlinear._certificate import certify
 from implicitsolve.nonlinear._convergence import (
     AT_INFINITY,
     CONVERGED,
+    DIVERGED,
     ITERATION_LIMIT,
     NONFINITE,
     RUNNING,
@@ -144,6 +146,30 @@ class OneSystem(OneConvergence):
         self.x, self.F, self.norm = x, F, norm
         self.measure = self._measure(F, norm)
         self.solution.iterations[0] += 1
+
+    def _update_status(
+        self,
+        moved: HostArray,
+        *,
+        is_slow: bool,
+        failed: int = RUNNING,
+        step: float | None = None,
+        size: float | None = None,
+    ) -> None:
+        """Set the status after a step; a later line overrules an earlier one, and convergence all.
+
+        `is_slow` is whether an accepted step has not halved ||F||, and `failed` the method's own status of a system
+        that has failed; `step` and `size` as for `_mark_converged`.
+        """
+        if self.iteration >= self.last:
+            self.status = ITERATION_LIMIT
+        if is_slow and is_still(self._largest(moved), self._largest(self.x), self.unit):
+            self.status = STAGNATED
+        if has_diverged(self.norm, self.start_norm):
+            self.status = DIVERGED
+        if failed != RUNNING:
+            self.status = failed
+        self._mark_converged(moved, step, size)
 
     def _note_progress(self, length: HostArray) -> None:
         """End a system that is to be left, or makes no progress, and keep its best point; see `IterationLoop`."""

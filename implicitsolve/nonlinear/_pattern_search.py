@@ -62,13 +62,7 @@ class PatternSearch(Search):
         """The context with what assembles J, and in its memory what was found."""
         evaluator, memory, x = context.evaluator, context.memory, solution.x
         if self.again:
-            rows, jacobians = np.flatnonzero(solution.status != Status.CONVERGED), context.jacobians
-            if isinstance(jacobians, SparseJacobians):
-                part = evaluator.take(rows, x)
-                with suppress(LimitReached):  # the next stage ends at once
-                    evaluator.tally.enforced(jacobians.mend, part, gather(x, rows), gather(solution.F, rows))
-                evaluator.tally.charge()  # to no system
-            return context
+            return self._mend(context, solution)
         if self.needs_cudss and is_cupy_array(x):
             load_cudss(x)  # raises before the first evaluation
         if self.bisection == "only":
@@ -91,6 +85,18 @@ class PatternSearch(Search):
                 return context
         found = self.found(evaluator, x, context.previous.detection, context.first)
         return context if found is None else self._with(context, found, x)
+
+    @staticmethod
+    def _mend(context: SolveContext, solution: Solution) -> SolveContext:
+        """The context, with a wider pattern where steps by it have failed."""
+        evaluator, jacobians = context.evaluator, context.jacobians
+        if isinstance(jacobians, SparseJacobians):
+            rows = np.flatnonzero(solution.status != Status.CONVERGED)
+            part, x, F = evaluator.take(rows, solution.x), gather(solution.x, rows), gather(solution.F, rows)
+            with suppress(LimitReached):  # the next stage ends at once
+                evaluator.tally.enforced(jacobians.mend, part, x, F)
+            evaluator.tally.charge()  # to no system
+        return context
 
     def _with(self, context: SolveContext, found: Detection, x: Array) -> SolveContext:
         evaluator, memory = context.evaluator, context.memory

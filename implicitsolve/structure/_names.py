@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 
 
-def labels_of(argument: str, given: Any) -> tuple[str, ...] | None:
+def labels_of(argument: str, given: Any) -> tuple[str, ...]:
     """A caller's names, one for each entry of a flattened system.
 
     A mapping stands for parts one after the other: of each as many entries as it has labels, or says by a number.
     """
-    if given is None:
-        return None
     if isinstance(given, Mapping):
         parts = ((name, range(part) if isinstance(part, int) else part) for name, part in given.items())
         return tuple(f"{name}[{label}]" for name, labels in parts for label in labels)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress
@@ -29,6 +29,7 @@ from implicitsolve.torch._share import (
     on_device,
     one_by_one,
     recording,
+    replace_tensors,
     to_array,
     to_tensor,
 )
@@ -330,25 +331,3 @@ class BatchedCall(Call):
 def leading(x: Tensor, dim: int | None, size: int) -> Tensor:
     """The tensor with the axis of a batch before the others, the same for all of it where there is no such axis."""
     return x.expand(size, *x.shape).clone() if dim is None else x.movedim(dim, 0)
-
-
-def leaves(tree: Any) -> Iterator[Tensor]:
-    """The tensors of nested tuples, lists and mappings, in order."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, Mapping | tuple | list):
-        for value in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from leaves(value)
-
-
-def replace_tensors(tree: Any, tensors: Iterator[Tensor]) -> Any:
-    """The tree with other tensors."""
-    if isinstance(tree, Tensor):
-        return next(tensors)
-    if isinstance(tree, Mapping):
-        return {name: replace_tensors(value, tensors) for name, value in tree.items()}
-    if isinstance(tree, tuple | list):
-        values = [replace_tensors(value, tensors) for value in tree]
-        is_named = isinstance(tree, tuple) and type(tree) is not tuple
-        return type(tree)(*values) if is_named else tuple(values) if isinstance(tree, tuple) else values
-    return tree

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from implicitsolve.stopping import LinearStop, NonlinearStop, check_limit, is_one_of
 from implicitsolve.structure import BlockBanded
-from implicitsolve.torch._calls import ResidualCall, Root, leaves
+from implicitsolve.torch._calls import ResidualCall, Root
 from implicitsolve.torch._options import SolveOptions
-from implicitsolve.torch._share import check_tensor, widen, without_compilation
+from implicitsolve.torch._share import check_tensor, leaves, widen, without_compilation
 
 PRODUCTS = ("exact", "differences")
 
