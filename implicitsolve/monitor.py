@@ -15,11 +15,7 @@ from implicitsolve._record import NewtonStep
 from implicitsolve._typing import Array, HostArray
 
 __all__ = ["Monitor", "ProgressBar", "Trace", "collect", "combine", "log_to", "progress_bar", "silent", "table"]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return list(__all__)
+__dir__ = __all__.copy  # the public names
 
 
 WIDTH, COLUMNS = 20, 99  # of a bar, and of its line

@@ -12,12 +12,8 @@ from implicitsolve.errors import BackendUnavailable
 if importlib.util.find_spec("jax") is None:
     raise BackendUnavailable("implicitsolve.jax needs JAX, which is not installed: pip install 'implicitsolve[jax]'")
 
-from implicitsolve.jax._layer import layer
+from implicitsolve.jax._layer import approximate_fixed_point, layer
 from implicitsolve.jax._root import RootResult, root
 
-__all__ = ["RootResult", "layer", "root"]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return list(__all__)
+__all__ = ["RootResult", "approximate_fixed_point", "layer", "root"]
+__dir__ = __all__.copy  # the public names

@@ -16,6 +16,8 @@ from jax.core import Tracer
 
 import implicitsolve as ims
 from implicitsolve._typing import HostArray
+from implicitsolve.adapters._approximate import FULL, SKIPPED
+from implicitsolve.adapters._common import check_size
 from implicitsolve.adapters._equations import Equations, Recurrence
 from implicitsolve.jax._exchange import Packing
 from implicitsolve.jax._root import RootResult
@@ -131,13 +133,82 @@ def layer(
     >>> jax.grad(loss)(params)["Wz"].shape
     (4, 2)
     """
+    settings = Settings(method, stop, adjoint_method, adjoint_stop).check("layer")
+    arrays, shape, fixed, is_single = _arrange("layer", adapter, params, inputs, lengths, options)
+    solve = _solver(_Host(adapter, tuple(fixed.items()), settings), shape)
+    x, status, *numbers = solve(*arrays)
+    found = RootResult(x, status == int(Status.CONVERGED), status, *numbers)
+    return RootResult(*(part[0] for part in found)) if is_single else found
+
+
+def approximate_fixed_point(
+    adapter: Callable[..., Problem],
+    params: Mapping[str, Any],
+    inputs: Any,
+    rho: int,
+    *,
+    lengths: Any = None,
+    propagation: str = "full",
+    **options: Any,
+) -> jax.Array:
+    """Apply the function of a layer `rho` times from zero, as `adapters.approximate_fixed_point`, where JAX runs.
+
+    Parameters
+    ----------
+    adapter, params, inputs, lengths, **options
+        As of `layer`.
+    rho : int
+        Number of iterations, at least 1.
+    propagation : {"full", "skipped"}, optional
+        "full" (default): derivatives go through all iterations. "skipped": through the last one alone.
+
+    Returns
+    -------
+    jax.Array
+        The states, of the shape of those of `layer`. No solver and no callback takes part.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `layer`; or if `rho` is not a positive integer, or `propagation` neither of the two.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> import implicitsolve.jax as imj
+    >>> rng = np.random.default_rng(0)
+    >>> params = ims.adapters.elman_parameters(2, 3, rng=rng, dtype=np.float32)
+    >>> inputs = rng.standard_normal((4, 2)).astype(np.float32)
+    >>> imj.approximate_fixed_point(ims.adapters.elman, params, inputs, 2).shape
+    (4, 3)
+    """
+    caller = "approximate_fixed_point"
+    rho = check_size(caller, "rho", rho)
+    if propagation not in (FULL, SKIPPED):
+        raise ValueError(f"{caller}: `propagation` must be {FULL!r} or {SKIPPED!r}, got {propagation!r}")
+    (weights, sequences, ends), shape, fixed, is_single = _arrange(caller, adapter, params, inputs, lengths, options)
+    cell = _recurrence(adapter, weights, fixed)
+
+    def iterate(_: Any, x: Any) -> Any:
+        x = lax.stop_gradient(x) if propagation == SKIPPED else x
+        return x - cell.residual(x, weights, sequences, ends)
+
+    x = lax.fori_loop(0, rho, iterate, jnp.zeros(shape, sequences["inputs"].dtype))
+    return x[0] if is_single else x
+
+
+def _arrange(
+    caller: str, adapter: Callable[..., Problem], params: Mapping[str, Any], inputs: Any, lengths: Any, options: Any
+) -> tuple[tuple[Any, Any, Any], tuple[int, ...], dict[str, Any], bool]:
+    """Weights, sequences and lengths of a batch, its states' shape, other options, and whether it is one sequence."""
     if adapter not in CELLS:
         names = ", ".join(function.__name__ for function in CELLS)
-        raise TypeError(f"layer: `adapter` must be one of implicitsolve.adapters: {names}; got {adapter!r}")
-    settings = Settings(method, stop, adjoint_method, adjoint_stop).check("layer")
-    given = {name: options.pop(name) for name in BOUNDARIES if options.get(name) is not None}
-    shape, is_single = _shape(adapter, params, inputs, lengths, given | options)
-    fixed = {name: value if isinstance(value, str) else tuple(value) for name, value in options.items()}
+        raise TypeError(f"{caller}: `adapter` must be one of implicitsolve.adapters: {names}; got {adapter!r}")
+    given = {name: options[name] for name in BOUNDARIES if options.get(name) is not None}
+    others = {name: value for name, value in options.items() if name not in given}
+    shape, is_single = _shape(adapter, params, inputs, lengths, given | others)
+    fixed = {name: value if isinstance(value, str) else tuple(value) for name, value in others.items()}
     cell = _recurrence(adapter, params, fixed)
     lower, upper = cell.depths()
     sequences = {"inputs": jnp.asarray(inputs)[None] if is_single else jnp.asarray(inputs)}
@@ -145,10 +216,7 @@ def layer(
         depth = lower if name in cell.before else upper
         sequences[name] = _stack(jnp.asarray(value), (shape[0], depth, np.shape(value)[-1]))
     ends = jnp.full(shape[0], shape[1]) if lengths is None else jnp.asarray(lengths).reshape(shape[0])
-    solve = _solver(_Host(adapter, tuple(fixed.items()), settings), shape)
-    x, status, *numbers = solve(jax.tree.map(jnp.asarray, dict(params)), sequences, ends.astype(np.int32))
-    found = RootResult(x, status == int(Status.CONVERGED), status, *numbers)
-    return RootResult(*(part[0] for part in found)) if is_single else found
+    return (jax.tree.map(jnp.asarray, dict(params)), sequences, ends.astype(np.int32)), shape, fixed, is_single
 
 
 def _shape(

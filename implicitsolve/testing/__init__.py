@@ -13,8 +13,4 @@ __all__ = [
     "structure_test",
     "taylor_test",
 ]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return list(__all__)
+__dir__ = __all__.copy  # the public names

@@ -71,6 +71,37 @@ def test_states_and_gradients_are_those_of_the_adapter(name, rng):
         np.testing.assert_allclose(gradient, own[key], atol=1e-11, err_msg=key)
 
 
+@pytest.mark.parametrize("propagation", ["full", "skipped"])
+@pytest.mark.parametrize("name", ["elman", "implicit_rnn", "lifted_net"])
+def test_approximate_fixed_points_are_those_of_the_adapter(name, propagation, rng):
+    adapter = getattr(adapters, name)
+    params, inputs, edges, fixed = case(name)
+    is_lifted = name == "lifted_net"
+    problem = adapter(**params, inputs=inputs, **fixed) if is_lifted else adapter(params, inputs, **edges, **fixed)
+    expected = adapters.approximate_fixed_point(problem, 3)
+    weight = rng.standard_normal(expected.x.shape)
+
+    def loss(params, inputs, edges):
+        x = imj.approximate_fixed_point(adapter, params, inputs, 3, propagation=propagation, **edges, **fixed)
+        return (weight * x).sum(), x
+
+    gradients, x = jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(params, inputs, edges)
+    np.testing.assert_allclose(x, expected.x, atol=1e-13)
+    own = expected.pull_back(weight, propagation=propagation).gradients
+    for key, gradient in (gradients[0] | {"inputs": gradients[1]} | gradients[2]).items():
+        np.testing.assert_allclose(gradient, own[key], atol=1e-12, err_msg=key)
+
+
+def test_arguments_of_approximate_fixed_points():
+    params, inputs, _, _ = case("elman")
+    with pytest.raises(ValueError, match="`rho`"):
+        imj.approximate_fixed_point(adapters.elman, params, inputs, 0)
+    with pytest.raises(ValueError, match="`propagation`"):
+        imj.approximate_fixed_point(adapters.elman, params, inputs, 1, propagation="none")
+    with pytest.raises(TypeError, match="`adapter`"):
+        imj.approximate_fixed_point(len, params, inputs, 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*SMALL, *LARGE])
 def test_derivatives_to_second_order(name):
