@@ -38,7 +38,7 @@ from implicitsolve.nonlinear import (
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
 from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.problem import Problem
-from implicitsolve.result import LinearResult, NonlinearResult
+from implicitsolve.result import LinearResult, NonlinearResult, load
 from implicitsolve.solve import plan, root
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
@@ -120,6 +120,7 @@ __all__ = [
     "elimination",
     "jacobian",
     "linear_solve",
+    "load",
     "monitor",
     "newton_batch",
     "newton_krylov",

@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from implicitsolve._arrays import files
 from implicitsolve._arrays.host import to_host
 from implicitsolve._record import Counts, NewtonStep, Retry
 from implicitsolve._summary import Representation, format_arrays, list_entries, summarize
@@ -17,6 +19,9 @@ from implicitsolve._typing import CallersArray, HostArray
 from implicitsolve.errors import NoConvergence
 from implicitsolve.status import Status, StatusArray
 from implicitsolve.structure import Detection
+from implicitsolve.structure._sparse import compressed
+
+FORMAT = "a result of format 1"  # of files
 
 
 def per_system(values: HostArray, batch_shape: tuple[int, ...]) -> Any:
@@ -76,13 +81,9 @@ class Ending(Representation):
         codes, counts = np.unique(np.asarray(self.status), return_counts=True)
         if codes.size == 0:
             return "the batch is empty"
-        total = int(counts.sum())
-        lines: list[str] = []
-        for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
-            status = Status(code)
-            share = f"{count} of {total} systems: " if total > 1 else ""
-            hint = f" {status.hint}" if status.hint else ""
-            lines.append(f"{share}{status.name}: {status.message}.{hint}")
+        lines = [f"{s.name}: {s.message}. {s.hint}".rstrip() for s in map(Status, codes.tolist())]
+        if (total := int(counts.sum())) > 1:
+            lines = [f"{count} of {total} systems: {line}" for count, line in zip(counts, lines, strict=True)]
         return "\n".join(lines)
 
     def raise_for_status(self) -> Self:
@@ -234,6 +235,14 @@ class NonlinearResult(Ending):
             raise TypeError("this result does not hold its problem: call implicitsolve.jacobian(problem, result.x)")
         return self._jacobian(self.x)
 
+    def save(self, path: str | Path) -> None:
+        """Write the result to a file (npz), whole or not at all, which `implicitsolve.load` reads.
+
+        Arrays become NumPy's. The problem, and what copies leave out, are not in the file.
+        """
+        parts = {**self.__getstate__(), **{name: to_host(getattr(self, name))[None] for name in ("x", "fun")}}
+        files.save(path, FORMAT, parts)
+
     @property
     def plan(self) -> object:
         """The stages of the solve, as `plan` returns them; None after pickling, and of a method of one stage."""
@@ -302,3 +311,38 @@ class NonlinearResult(Ending):
 
     def _norms(self) -> list[float]:
         return [step.worst for step in self.steps]
+
+
+def load(path: str | Path) -> NonlinearResult:
+    """Read a result from a file that `NonlinearResult.save` has written; nothing in it is executed.
+
+    Raises
+    ------
+    ValueError
+        If the file was not written by `save`, is damaged, or is of another version.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import implicitsolve as ims
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ims.root(lambda x: x**2 - 2, [1.0]).save(f"{folder}/root.npz")
+    ...     again = ims.load(f"{folder}/root.npz")
+    >>> again.success, again.x
+    (True, array([1.41421356]))
+    """
+    return files.load(path, FORMAT, _result)
+
+
+def _result(parts: dict[str, Any]) -> NonlinearResult:
+    """The result in a file."""
+    steps, retries, found = (parts.pop(name, {}) for name in ("steps", "retries", "detection"))
+    for part in (parts, *steps.values()):
+        part["counts"] = Counts(**part["counts"])
+    parts |= {name: parts[name][0, ...] for name in ("x", "fun")}
+    patterns = {name: compressed(**found[name]) for name in ("structure", "large") if name in found}
+    parts["detection"] = Detection(**found | patterns) if found else None
+    parts["status"] = status_per_system(np.asarray(parts["status"]), np.shape(parts["status"]))
+    parts["steps"] = tuple(NewtonStep(**step) for step in steps.values())
+    parts["retries"] = tuple(Retry(**retry) for retry in retries.values())
+    return NonlinearResult(**parts)

@@ -97,7 +97,7 @@ WORKS = {
     "result.jacobian()": lambda: ims.root(diffusion, np.zeros(N)).jacobian().to_sparse("csr").nnz - A.nnz,
     "result.jacobian() of few": lambda:
         ims.root(squares, [1.0, 2.0], x_scale=2.0).jacobian().todense() - 8**0.5 * np.eye(2),
-    "result from a file": lambda: pickle.loads(pickle.dumps(ims.root(squares, [1.0]))).x - 2**0.5,
+    "result from a pickle": lambda: pickle.loads(pickle.dumps(ims.root(squares, [1.0]))).x - 2**0.5,
     "F of float32": lambda: ims.root(lambda x: squares(x).astype(np.float32), np.ones(30)).x - 2**0.5,
     "F in float32": lambda: ims.root(lambda x: squares(x.astype(np.float32), np.linspace(1, 2, 30)).astype(float),
         np.ones(30)).x ** 2 - np.linspace(1, 2, 30),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -86,6 +87,59 @@ def test_results_are_frozen_and_survive_copies_and_pickles():
         np.testing.assert_array_equal(other.x, result.x)
         assert other.status is result.status
         assert len(other.steps) == len(result.steps)
+
+
+SAVED = {
+    "a grid": lambda: ims.root(lambda u: 4 * u - np.roll(u, 1, 0) - np.roll(u, 1, 1) + u**3 - 1, np.zeros((12, 12))),
+    "a number of float32": lambda: ims.root(lambda x: x**2 - 2, np.float32(1)),
+    "a failure with retries": lambda: ims.root(lambda x: x**2 + 1, np.ones(3)),
+    "a batch": lambda: ims.root(ims.Problem(lambda x: x**2 - [[2], [-1]], batch_ndim=1), np.ones((2, 3))),
+    "complex": lambda: ims.root(lambda z: z**2 + 1, np.array([1 + 1j])),
+    "Krylov": lambda: ims.root(lambda x: x**3 - 8, np.ones((2, 3)), method="newton-krylov"),
+    "a fixed point": lambda: ims.root(ims.Problem(lambda x: x - np.cos(x), fixed_point=True), np.ones(5)),
+    "no unknowns": lambda: ims.root(lambda x: x, np.zeros(0)),
+    "dense": lambda: ims.root(lambda x: x - np.exp(-x.sum()), np.ones(30)),
+}
+
+
+@pytest.mark.parametrize("solve", SAVED.values(), ids=SAVED)
+def test_a_file_holds_what_a_pickle_does(solve, tmp_path):
+    result = solve()
+    result.save(tmp_path / "result")
+    same, known = ims.load(tmp_path / "result"), pickle.loads(pickle.dumps(result))
+    assert same.summary() == known.summary()
+    assert (str(same), type(same.status), same.x.dtype) == (str(result), type(result.status), result.x.dtype)
+    assert str(ims.diagnostics.explain(same)) == str(ims.diagnostics.explain(known))
+    for name in ("x", "fun", "error", "counts", "iterations", "target"):
+        np.testing.assert_equal(getattr(same, name), getattr(known, name))
+    for old, new in zip(known.steps + known.retries, same.steps + same.retries, strict=True):
+        np.testing.assert_equal(vars(new), vars(old))
+    after = ims.Problem(lambda x: x - 1, batch_ndim=np.ndim(same.status))
+    assert np.all(ims.root(after, previous=same).success)
+
+
+def test_another_file_is_refused_and_nothing_in_it_is_executed(tmp_path):
+    path = tmp_path / "result"
+    ims.root(lambda x: x**2 - 2, [1.0]).save(path)
+    whole = path.read_bytes()
+    for content in (b"", b"text", whole[:-50], whole[: len(whole) // 2], pickle.dumps(ExitsWhenRead())):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="is not a result of format 1, or is damaged"):
+            ims.load(path)
+    for parts in ({"x": np.ones(2)}, {"x": np.array([ExitsWhenRead()])}, {"what": "a result of format 1"}):
+        np.savez(tmp_path / "other.npz", **parts)
+        with pytest.raises(ValueError, match="is not a result"):
+            ims.load(tmp_path / "other.npz")
+    ims.continuation(lambda x, lam: x - lam, [0.0], 0.0, 1.0).save(path)
+    with pytest.raises(ValueError, match="is not a result of format 1, but a branch"):
+        ims.load(path)
+    with pytest.raises(FileNotFoundError):
+        ims.load(tmp_path / "none")
+
+
+class ExitsWhenRead:
+    def __reduce__(self):
+        return sys.exit, ()
 
 
 def test_counts_are_differences():

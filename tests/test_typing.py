@@ -27,6 +27,8 @@ print(ims.pull_back(problem, result, np.ones(2)).gradients["a"].sum())
 print(ims.push_forward(problem, result, {"a": 1.0}).tangent.max())
 branch = ims.continuation(F, np.ones(2), 0.0, 1.0)
 ims.newton_krylov(F, [1.0], f_tol=1e-9)
+result.save("root.npz")
+again: ims.NonlinearResult = ims.load("root.npz")
 """
 WRONG = """
 ims.root(3, [1.0])

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from implicitsolve._typing import HostArray
 
+T = TypeVar("T")
 
-def save(path: str | os.PathLike[str], parts: Mapping[str, object]) -> None:
-    """Replace the old file by a complete new one: whenever the process ends, one of them exists."""
+
+def save(path: str | os.PathLike[str], what: str, parts: Mapping[str, object]) -> None:
+    """Replace the old file by a complete new one, with its kind: whenever the process ends, one of them exists."""
     unfinished = Path(f"{os.fspath(path)}.{uuid.uuid4().hex[:8]}.unfinished")  # of this call alone
     try:
         with unfinished.open("xb") as file:
-            np.savez(file, **flat(parts))
+            np.savez(file, **flat({"what": what, **parts}))
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
@@ -27,24 +29,29 @@ def save(path: str | os.PathLike[str], parts: Mapping[str, object]) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def load(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
-    """The parts that `save` has written, or a ValueError: the file is not `what`."""
+def load(path: str | os.PathLike[str], what: str, build: Callable[[dict[str, Any]], T]) -> T:
+    """What `build` makes of the parts that `save` has written, or a ValueError: the file is not `what`."""
     with Path(path).open("rb") as opened:
         try:
             with np.load(opened, allow_pickle=False) as file:
-                return nested(file)
-        except Exception as error:  # archives, headers and arrays each have errors of their own
-            raise ValueError(f"the file {str(path)!r} is not a {what}, or is damaged: {error}") from error
+                parts = nested(file)
+                if (found := parts.pop("what", None)) == what:
+                    return build(parts)
+        except Exception as error:  # archives, headers, arrays and constructors each have errors of their own
+            raise ValueError(f"the file {str(path)!r} is not {what}, or is damaged") from error
+    raise ValueError(f"the file {str(path)!r} is not {what}, but {found or 'of another kind'}")
 
 
 def flat(parts: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
-    """Arrays and numbers in nested mappings, tuples and dataclasses, each under the names that lead to it."""
+    """Arrays and numbers in nested mappings, tuples, dataclasses and patterns, each under the names that lead to it."""
     found: dict[str, Any] = {}
     for name, value in parts.items():
         if isinstance(value, tuple):
             value = {str(i): part for i, part in enumerate(value)}
         elif is_dataclass(value):
             value = vars(value)
+        elif hasattr(value, "indptr"):  # a sparse pattern
+            value = {part: getattr(value, part) for part in ("indptr", "indices")}
         if isinstance(value, Mapping):
             found |= flat(value, f"{prefix}{name}.")
         elif value is not None:

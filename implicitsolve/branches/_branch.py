@@ -15,7 +15,7 @@ from implicitsolve._summary import Representation, format_table
 from implicitsolve._typing import HostArray
 from implicitsolve.status import Status
 
-FORMAT = 2  # of files
+FORMAT = "a branch of format 3"  # of files
 ROWS = 20  # of a summary
 MARKS = {"fold": "o", "branch point": "s", "hopf": "D"}
 
@@ -188,7 +188,7 @@ class Branch(Representation):
 
     def save(self, path: str | Path) -> None:
         """Write the branch to a file (npz), whole or not at all, which `load` reads."""
-        files.save(path, {"format": FORMAT, **vars(self)})
+        files.save(path, FORMAT, vars(self))
 
     @staticmethod
     def load(path: str | Path) -> Branch:
@@ -199,13 +199,15 @@ class Branch(Representation):
         ValueError
             If the file was not written by `save`, is damaged, or is of another version.
         """
-        parts = files.load(path, "file of Branch.save")
-        if parts.pop("format", None) != FORMAT:
-            raise ValueError(f"Branch.load: {str(path)!r} must be a file of Branch.save, format {FORMAT}")
-        special = parts.pop("special", {}).values()
-        for point in special:
-            if "direction" in point:
-                point["direction"] = tuple(point["direction"].values())
-        known: dict[str, Any] = {"eigenvalues": None, **parts}
-        known |= {"status": Status(parts["status"]), "counts": Counts(**parts["counts"])}
-        return Branch(special=tuple(SpecialPoint(**point) for point in special), **known)
+        return files.load(path, FORMAT, _branch)
+
+
+def _branch(parts: dict[str, Any]) -> Branch:
+    """The branch in a file."""
+    special = parts.pop("special", {}).values()
+    for point in special:
+        if "direction" in point:
+            point["direction"] = tuple(point["direction"].values())
+    known: dict[str, Any] = {"eigenvalues": None, **parts}
+    known |= {"status": Status(parts["status"]), "counts": Counts(**parts["counts"])}
+    return Branch(special=tuple(SpecialPoint(**point) for point in special), **known)

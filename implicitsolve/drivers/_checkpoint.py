@@ -33,6 +33,8 @@ from implicitsolve.solve import NonlinearMethod, check_settings
 from implicitsolve.status import CUT, Status
 from implicitsolve.stopping import NonlinearStop, check_limit
 
+FORMAT = "a checkpoint of format 5"
+
 
 @dataclass(eq=False)
 class Record:
@@ -47,7 +49,7 @@ class CheckpointFile:
     """The file of a solve."""
 
     def __init__(self, path: str | os.PathLike[str], like: Any, settings: Mapping[str, str]) -> None:
-        self.like, self.settings = like, {"format": "4", **settings}
+        self.like, self.settings = like, settings
         self.path = Path(os.fspath(path))
         if not self.path.parent.is_dir():
             raise ValueError(f"checkpointed: `path` must be in a folder that exists, got {str(self.path)!r}")
@@ -55,21 +57,20 @@ class CheckpointFile:
     def write(self, record: Record) -> None:
         states = {name: to_host(getattr(record.ends, name)) for name in ("x", "fun")}
         ends = {**vars(record.ends), **states}
-        files.save(self.path, {**vars(record), "ends": ends, "settings": self.settings})
+        files.save(self.path, FORMAT, {**vars(record), "ends": ends, "settings": self.settings})
 
     def read(self) -> Record | None:
         """The record to resume from; None if there is none."""
         if not self.path.exists():
             return None
-        parts = files.load(self.path, "checkpoint")
-        try:
-            settings, ends = parts.pop("settings"), parts.pop("ends")
-            record = Record(NonlinearResult(**ends | {"counts": Counts(**ends["counts"])}), **parts)
-            states: dict[str, Any] = {name: from_host(ends[name], self.like) for name in ("x", "fun")}
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"the file {str(self.path)!r} is not a checkpoint: {error}") from error
+        record, settings = files.load(self.path, FORMAT, self._record)
         self._compare(self.path, settings)
-        return replace(record, ends=replace(record.ends, **states))
+        return record
+
+    def _record(self, parts: dict[str, Any]) -> tuple[Record, dict[str, str]]:
+        settings, ends = parts.pop("settings"), parts.pop("ends")
+        ends |= {name: from_host(ends[name], self.like) for name in ("x", "fun")}
+        return Record(NonlinearResult(**ends | {"counts": Counts(**ends["counts"])}), **parts), settings
 
     def _compare(self, path: Path, settings: Mapping[str, str]) -> None:
         """Raise unless the settings are those of the file."""

@@ -114,7 +114,7 @@ def test_arguments_are_not_written_and_runs_repeat():
 
 def test_a_file_that_is_none_is_refused(tmp_path):
     np.savez(tmp_path / "other.npz", a=np.zeros(2))
-    with pytest.raises(ValueError, match="must be a file of Branch"):
+    with pytest.raises(ValueError, match="is not a branch"):
         Branch.load(tmp_path / "other.npz")
     path = tmp_path / "damaged.npz"
     continuation(circle, [1.0], 0, 2).save(path)

@@ -176,6 +176,7 @@ DATA = {
     "derivatives.JacobianPenalty",
     "LinearResult",
     "LinearStop",
+    "load",  # a file
     "drivers.LostChunk",
     "NewtonStep",
     "NoConvergence",
