@@ -41,14 +41,11 @@ SYNONYMS = {
     "xatol": "x_tol",
     "xtol": "x_tol",
 }
-DROP_IN_REPLACEMENTS = {
-    "M": "inner_M=",
+DROP_IN_REPLACEMENTS = {name: f"{SYNONYMS[name]}=" for name in ("M", "fatol", "ftol", "xatol")} | {
     "args": "a function that has them: newton_krylov(lambda x: F(x, *args), x0)",
     "atol": "f_tol=",
     "disp": "verbose=",
-    "fatol": "f_tol=",
     "fprime": "jac=",
-    "ftol": "f_rtol=",
     "jac_options": "its entries as keywords",
     "max_iterations": "maxiter=",
     "maxfev": "maxiter=",
@@ -59,7 +56,6 @@ DROP_IN_REPLACEMENTS = {
     "rtol": "f_rtol=",
     "stop": "f_tol= and maxiter=, or implicitsolve.root",
     "tol": "f_tol=",
-    "xatol": "x_tol=",
     "xtol": "x_rtol=",
 }
 METHOD_REPLACEMENTS = {

@@ -7,13 +7,13 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import array_namespace
-from implicitsolve._record import Counts
+from implicitsolve._record import NewtonStep
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._norms import norm_max
 from implicitsolve.status import Status
@@ -35,28 +35,13 @@ COLUMNS = {  # of what a step holds for each system, and what is shown of a batc
 Table: TypeAlias = tuple[Sequence[str], Sequence[Sequence[str]]]  # header and rows
 
 
-class Step(Protocol):
-    """A step of a nonlinear solve."""
-
-    @property
-    def iteration(self) -> int: ...
-    @property
-    def residual_norm(self) -> HostArray: ...
-    @property
-    def running(self) -> int: ...
-    @property
-    def worst(self) -> float: ...
-    @property
-    def counts(self) -> Counts: ...
-
-
 def summarize(
     kind: str,
     x: Array,
     status: Any,
     numbers: Mapping[str, Any],
     entries: Sequence[tuple[str, str]],
-    steps: Sequence[Step] = (),
+    steps: Sequence[NewtonStep] = (),
 ) -> str:
     """Text of a result: `numbers` are the norm, its target and others of each system, `entries` are of the whole."""
     codes = np.asarray(status)
@@ -167,7 +152,7 @@ def per_system(values: Any, status: Any) -> HostArray:
     return np.broadcast_to(np.asarray(values, dtype=float), np.shape(status)).reshape(-1)
 
 
-def step_table(steps: Sequence[Step], room: int, *, is_batch: bool) -> Table:
+def step_table(steps: Sequence[NewtonStep], room: int, *, is_batch: bool) -> Table:
     """The steps, at most so many rows: the first and the last ones."""
     columns = {name: part for name, part in COLUMNS.items() if any(getattr(step, part[0]).size for step in steps)}
     norms = ["running", "max norm(F)", "median"] if is_batch else ["norm(F)"]
@@ -181,7 +166,7 @@ def step_table(steps: Sequence[Step], room: int, *, is_batch: bool) -> Table:
     return header, rows
 
 
-def _step_row(steps: Sequence[Step], i: int, columns: dict[str, tuple[str, str]], *, is_batch: bool) -> list[str]:
+def _step_row(steps: Sequence[NewtonStep], i: int, columns: dict[str, tuple[str, str]], *, is_batch: bool) -> list[str]:
     step = steps[i]
     cells = [format_number(step.worst)]
     if is_batch:

@@ -251,8 +251,8 @@ def _distances(step: NewtonStep) -> HostArray:
 def progress_bar(stream: TextIO | None = None, *, label: str = "solve") -> ProgressBar:
     """Return a monitor that shows a bar, the norm, and about how many steps are left.
 
-    The bar is the share of systems that have ended; one that runs counts by the decimal digits that its norm has fallen
-    of those that it must fall. The estimate is for the system farthest from its target, at the mean pace of the last 5
+    The bar is the share of systems that have ended; one that still runs counts by how many of the decimal digits that
+    its norm must fall are done. The estimate is for the system farthest from its target, at the mean pace of the last 5
     steps: Newton's method ends sooner, once it converges quadratically. The bar of a `continuation` is the way of the
     parameter to its end, or the share of `max_points`, if that is more. No clock is read.
 

@@ -45,13 +45,13 @@ class Problem(ChecksKeywords, Representation):
     jac : callable, optional
         ``jac(x)`` returns J(x): a `LinearOperator`, SciPy's, an array or a sparse matrix.
     linearize : callable, optional
-        ``linearize(x)`` returns ``(F(x), J(x))`` with J as of `jac`: what all products at x share is computed once. It
+        ``linearize(x)`` returns ``(F(x), J(x))`` with J as in `jac`: what all products at x share is computed once. It
         is preferred to `jac`, and that to `jvp` and `vjp`.
     jac_approx : matrix, operator, factors or callable, optional
         An approximation of J, for one system: an array, a sparse matrix, an operator with `matvec`, factors with
         `solve` (``splu(A)``, ``lu_factor(A)``), or a function of x that returns any of these. Its inverse corrects F,
-        with what the steps teach of J (`Anderson`), then preconditions `NewtonKrylov`, and is left where it is no good.
-        A case for F that takes long: each step costs one residual.
+        with what the steps teach of J (`Anderson`), then preconditions `NewtonKrylov`, and is dropped where it does not
+        help. Suits an F that takes long: each step costs one residual.
     structure : BlockBanded, Sparse, Grid, "detect" or "none", optional
         Where J of one system has entries, in the order of a flattened state. `BlockBanded`: T blocks of k unknowns,
         each coupled to a few neighbors. `Sparse`: any pattern. `Grid`: a stencil on a grid. They give J by coloring, in
@@ -90,9 +90,9 @@ class Problem(ChecksKeywords, Representation):
         `wrt`, it receives there the names of the requested ones, unless all are. Where F takes `parameters`, central
         differences replace these two: two residuals for each direction, or for each number in the parameters.
     derivatives : "trace", optional
-        "trace": the products and derivatives by parameters that are not given above come from the residual itself, a
-        NumPy function that JAX compiles (extra ``jax``). See `implicitsolve.trace`. A function that cannot be
-        traced is solved by differences, and the result says why. Default None: differences.
+        "trace": the products, and derivatives with respect to parameters, that are not given above come from the
+        residual itself, a NumPy function that JAX compiles (extra ``jax``). See `implicitsolve.trace`. A function that
+        cannot be traced is solved by differences, and the result says why. Default None: differences.
     take : callable, optional
         ``take(indices)`` returns the problem of those systems of the flattened batch (a NumPy array of integers), whose
         batch shape is ``(len(indices),)``. With it systems that have finished cost nothing once they are a quarter

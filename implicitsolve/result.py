@@ -240,8 +240,7 @@ class NonlinearResult(Ending):
 
         Arrays become NumPy's. The problem, and what copies leave out, are not in the file.
         """
-        parts = {**self.__getstate__(), **{name: to_host(getattr(self, name))[None] for name in ("x", "fun")}}
-        files.save(path, FORMAT, parts)
+        files.save(path, FORMAT, {**self.__getstate__(), "x": to_host(self.x)[None], "fun": to_host(self.fun)[None]})
 
     @property
     def plan(self) -> object:

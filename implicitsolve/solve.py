@@ -95,9 +95,9 @@ def root(
     progress : bool, optional
         Show a progress bar on standard error: one line in a terminal or a notebook. Default False.
     previous : NonlinearResult, optional
-        Result of a related solve with as many unknowns, such as the last time step or the neighboring parameter: the
-        detected sparsity, the coloring, the factors and the recycled Krylov vectors are the first ones of this solve.
-        They cost evaluations where J has changed much, and never accuracy. See the notes.
+        Result of a related solve with as many unknowns, such as the last time step or the neighboring parameter: this
+        solve begins with its detected sparsity, coloring, factors and recycled Krylov vectors, which cost evaluations
+        where J has changed much, and never accuracy. See the notes.
     bounds : tuple of two array_like, or scipy.optimize.Bounds, optional
         ``(lower, upper)``, in place of those that the problem declares. See `Problem` and the notes.
     x_scale, f_scale : array_like or "auto", optional
@@ -116,7 +116,7 @@ def root(
         are followed from x0 at the first value to the last one by `continuation`, where the solve begins: one real
         system, without bounds and scales. Where the branch ends before, as at a fold, it begins there.
     **scipy_keywords
-        `args`, `jac` and `tol`, as of `scipy.optimize.root`, for a plain function: ``F(x, *args)``; the function
+        `args`, `jac` and `tol`, as in `scipy.optimize.root`, for a plain function: ``F(x, *args)``; the function
         ``jac(x, *args)``, or True where F returns ``(F, J)``; ``stop=NonlinearStop(atol=tol)``. SciPy's other keywords
         raise a TypeError that names the replacement.
 

@@ -117,9 +117,9 @@ class NonlinearStop(ChecksKeywords):
 
     Without `max_evaluations`, each system has a budget of 480 evaluations without progress, or 12 times the root of its
     number of unknowns, or 12 times what an assembly of J takes, if one of these is more. A step is progress where the
-    norm of the stopping rule or ||F||_2 falls to half of what it was at the last progress: what an attempt has spent
-    since its begin then counts no more. Below half of what all attempts before have reached nothing counts that has
-    been spent. The first of several attempts may take half of the budget, each later one evenly more, the last one all.
+    norm of the stopping rule or ||F||_2 falls to half of what it was at the last progress: what an attempt has spent so
+    far then no longer counts; below half of the least that earlier attempts have reached, nothing spent before does.
+    The first of several attempts may take half of the budget, the last one all, those between evenly more.
 
     In a batch, a system is charged its residuals, Krylov iterations and assemblies. Searches for sparsity are charged
     to no system. Fixed-point methods, of one evaluation a step, homotopies near x0 (see `Homotopy`), pseudo-transient

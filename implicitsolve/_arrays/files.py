@@ -51,7 +51,7 @@ def flat(parts: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
         elif is_dataclass(value):
             value = vars(value)
         elif hasattr(value, "indptr"):  # a sparse pattern
-            value = {part: getattr(value, part) for part in ("indptr", "indices")}
+            value = {part: vars(value)[part] for part in ("indptr", "indices")}
         if isinstance(value, Mapping):
             found |= flat(value, f"{prefix}{name}.")
         elif value is not None:

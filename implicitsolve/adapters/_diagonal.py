@@ -99,9 +99,9 @@ def diagonal_gru(
     params : mapping of str to Array
         Exactly the names and shapes of `diagonal_gru_parameters`.
     inputs : Array of shape (B, T, d) or (T, d)
-        As of `implicit_gru`.
+        As in `implicit_gru`.
     lengths : array or list of B integers from 1 to T, optional
-        As of `implicit_gru`.
+        As in `implicit_gru`.
     h0 : Array of shape (k,) or (B, k), optional
         State before the first of every, or of each, sequence. Default: zero.
 
@@ -175,20 +175,20 @@ def diagonal_lstm(
     params : mapping of str to Array
         Exactly the names and shapes of `diagonal_lstm_parameters`.
     inputs : Array of shape (B, T, d) or (T, d)
-        As of `implicit_gru`. The state has shape (B, T, 2 k) or (T, 2 k).
+        As in `implicit_gru`. The state has shape (B, T, 2 k) or (T, 2 k).
     lengths : array or list of B integers from 1 to T, optional
-        As of `implicit_gru`.
+        As in `implicit_gru`.
     h0, c0 : Array of shape (k,) or (B, k), optional
         States before the first position of every, or of each, sequence. Default: zero.
 
     Returns
     -------
     Problem
-        As of `diagonal_gru`, with the boundary states "h0" and "c0".
+        As in `diagonal_gru`, with the boundary states "h0" and "c0".
 
     Notes
     -----
-    As of `diagonal_gru`; construction takes 8 N d k operations, and a linearization holds 9 N k numbers.
+    As in `diagonal_gru`; construction takes 8 N d k operations, and a linearization holds 9 N k numbers.
 
     Examples
     --------

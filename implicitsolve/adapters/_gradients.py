@@ -221,7 +221,7 @@ class Boundaries:
         return frozenset().union(*(side.own for side in self.sides))
 
     def edges(self, parameters: Mapping[str, Array], offsets: Sequence[int], rows: Rows) -> dict[int, Array]:
-        """For offsets that lead beyond an end the neighbours there, as of `Boundary.edge`."""
+        """For offsets that lead beyond an end the neighbours there, as in `Boundary.edge`."""
         edges: dict[int, Array] = {}
         for side in self.sides:
             states = side.states(parameters, rows.systems)

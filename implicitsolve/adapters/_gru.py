@@ -152,11 +152,11 @@ def gru_switch(
     Parameters
     ----------
     params, inputs : Mapping and Array
-        As of `implicit_gru`.
+        As in `implicit_gru`.
     states : Array of shape (B, T, k) or (T, k)
         Usually the solution.
     lengths, hs, he : optional
-        As of `implicit_gru`.
+        As in `implicit_gru`.
 
     Returns
     -------
@@ -260,12 +260,12 @@ def stencil_gru(
     params : mapping of str to Array
         Exactly the names and shapes of `stencil_gru_parameters`.
     inputs : Array of shape (B, T, d) or (T, d)
-        As of `implicit_gru`.
+        As in `implicit_gru`.
     offsets : sequence of int
         Where the neighbours are, in the order of Ws, Us and bs; distinct, none of them 0. With (-1, 1) the layer is
         the implicit GRU, with Ws = (Wp, Wn) and so on; with offsets of one sign it is causal or anticausal.
     lengths : array or list of B integers from 1 to T, optional
-        As of `implicit_gru`.
+        As in `implicit_gru`.
     hs : Array of shape (lower, k) or (B, lower, k), optional
         With lower = max(0, -min(offsets)): states before the first position of every, or of each, sequence, nearest
         first: ``hs[j-1]`` is h_{1-j}. If lower is 1 its axis may be left out. Default: zero.
@@ -279,7 +279,7 @@ def stencil_gru(
         that are not given count as zeros of shape (lower, k) and (upper, k). Arrays are copied.
 
         Declares its structure and offers its blocks; a causal or anticausal layer offers `substitute`, one with
-        offsets (-1, 1) its `halves`. ``initial_guess`` is as of `implicit_gru`.
+        offsets (-1, 1) its `halves`. ``initial_guess`` is as in `implicit_gru`.
 
     Raises
     ------

@@ -120,7 +120,7 @@ def lifted_rnn(
         "zero" (default): the rows of h_0 in A and B are zero, so that h_0 = phi(0): 0 for "tanh" and "relu", 1/2 for
         "logistic". "input": h_0 is no part of the state but the last k inputs, u = (u_T, ..., u_1, h_0).
     format : {"sparse", "block-banded", "dense"}, optional
-        As of `lifted_feedforward`; A can always be block banded.
+        As in `lifted_feedforward`; A can always be block banded.
 
     Returns
     -------
@@ -210,7 +210,7 @@ def lifted_birnn(
         "zero" (default): h_0 = g_0 = phi(0), in rows of A and B that are zero. "input": h_0 and g_0 are no part of the
         state but follow the inputs, u = (u_T, ..., u_1, h_0, g_0).
     format : {"sparse", "block-banded", "dense"}, optional
-        As of `lifted_feedforward`; "block-banded" needs m = k.
+        As in `lifted_feedforward`; "block-banded" needs m = k.
 
     Returns
     -------

@@ -87,9 +87,9 @@ class LiftedMatrices:
         Returns
         -------
         cotangent : Array
-            C^T g, the derivative by x, of the shape of x: what `pull_back` takes.
+            C^T g, the derivative with respect to x, of the shape of x: what `pull_back` takes.
         dC : Array or sparse matrix
-            The derivative by C: the sum of g x^T over the batch, where C stores entries.
+            The derivative with respect to C: the sum of g x^T over the batch, where C stores entries.
         """
         self._check("pull_back_outputs", "x", x, 1)
         C = self._check("pull_back_outputs", "g", g, 0)
@@ -106,7 +106,8 @@ class LiftedMatrices:
         Parameters
         ----------
         dA, dB, dC : Array, sparse matrix or BlockBandedMatrix
-            Derivatives of a loss by A, B and C: of `pull_back` and `pull_back_outputs`, or arrays of the same shapes.
+            Derivatives of a loss with respect to A, B and C: of `pull_back` and `pull_back_outputs`, or arrays of the
+            same shapes.
 
         Returns
         -------

@@ -77,9 +77,9 @@ def implicit_lstm(
     params : mapping of str to Array
         Exactly the names and shapes of `lstm_parameters`.
     inputs : Array of shape (B, T, d) or (T, d)
-        As of `implicit_gru`. The state has shape (B, T, 2 k) or (T, 2 k).
+        As in `implicit_gru`. The state has shape (B, T, 2 k) or (T, 2 k).
     lengths : array or list of B integers from 1 to T, optional
-        As of `implicit_gru`.
+        As in `implicit_gru`.
     hs, cs, he, ce : Array of shape (k,) or (B, k), optional
         Hidden and cell states before the first and after the last position of every, or of each, sequence.
         Default: zero.
@@ -90,7 +90,7 @@ def implicit_lstm(
         With `parameters` (and so gradients) under the names of `params`, and "inputs", "hs", "cs", "he" and "ce"; a
         boundary state that is not given counts as zeros of shape (k,). Arrays are copied.
 
-        Declares its structure and offers its blocks (2 k x 2 k) and its `halves`. ``initial_guess`` is as of
+        Declares its structure and offers its blocks (2 k x 2 k) and its `halves`. ``initial_guess`` is as in
         `implicit_gru`, with an ordinary LSTM.
 
     Notes

@@ -95,11 +95,11 @@ def implicit_rnn(
         Exactly the names and shapes of `rnn_parameters`; the shapes of P and N determine the width of the stencil. With
         lower or upper 0 the layer is causal or anticausal.
     inputs : Array of shape (B, T, d) or (T, d)
-        As of `implicit_gru`.
+        As in `implicit_gru`.
     activation : {"tanh", "logistic", "relu", "identity"}, optional
         phi. Default "tanh". With the last two there may be no solution. The derivative of "relu" is taken as 0 at 0.
     lengths : array or list of B integers from 1 to T, optional
-        As of `implicit_gru`.
+        As in `implicit_gru`.
     hs : Array of shape (lower, k) or (B, lower, k), optional
         States before the first position of every, or of each, sequence, nearest first: ``hs[j-1]`` is h_{1-j}. If
         lower is 1 its axis may be left out. Default: zero.
@@ -113,7 +113,7 @@ def implicit_rnn(
         that are not given count as zeros of shape (lower, k) and (upper, k). Arrays are copied.
 
         Declares its structure and offers its blocks; a causal or anticausal layer offers `substitute`, one with
-        lower = upper = 1 its `halves`. ``initial_guess`` is as of `implicit_gru`, with the ordinary RNN whose only
+        lower = upper = 1 its `halves`. ``initial_guess`` is as in `implicit_gru`, with the ordinary RNN whose only
         recurrent weight is the sum of all P_j and N_j.
 
     Raises
@@ -225,11 +225,11 @@ def elman(
     params : mapping of str to Array
         Exactly the names and shapes of `elman_parameters`; b may be absent.
     inputs : Array of shape (B, T, d) or (T, d)
-        As of `implicit_gru`.
+        As in `implicit_gru`.
     activation : {"tanh", "logistic", "relu", "identity"}, optional
         phi. Default "tanh". The derivative of "relu" is taken as 0 at 0.
     lengths : array or list of B integers from 1 to T, optional
-        As of `implicit_gru`.
+        As in `implicit_gru`.
     h0 : Array of shape (k,) or (B, k), optional
         State before the first of every, or of each, sequence. Default: zero.
 

@@ -31,7 +31,7 @@ class WellPosedness:
     perron_lower : float
         Lower bound; the two agree to about 1e-12, or less closely for a cycle of more than 2000 unknowns.
     is_acyclic : bool
-        Whether the graph of A is acyclic, as of a strictly triangular matrix: `lifted_net` then offers substitution.
+        Whether the graph of A is acyclic, as for a strictly triangular matrix: `lifted_net` then offers substitution.
     lipschitz : float
         As given.
     """

@@ -173,13 +173,10 @@ class Branch(Representation):
         ax.plot(np.array(lam)[order], np.where(unstable, np.nan, heights[order]), "-", color=COLORS[0])
         unstable[:-1] |= unstable[1:]  # from the last point of the other kind
         ax.plot(np.array(lam)[order], np.where(unstable, heights[order], np.nan), "--", color=COLORS[0])
-        kinds = np.array(["", *(point.kind for point in self.special)])[
-            np.maximum(np.arange(index.size) - len(self) + 1, 0)
-        ]
         for i, kind in enumerate(dict.fromkeys(point.kind for point in self.special)):
-            at = kinds == kind
-            color = COLORS[1 + i % (len(COLORS) - 1)]
-            ax.plot(np.array(lam)[at], heights[at], MARKS.get(kind, "x"), color=color, label=kind)
+            points, color = self.of_kind(kind), COLORS[1 + i % (len(COLORS) - 1)]
+            at = [point.lam for point in points], [value(point.x) for point in points]
+            ax.plot(*at, MARKS.get(kind, "x"), color=color, label=kind)
         ax.set_xlabel(self.parameter)
         ax.set_ylabel("x" if measure is None else getattr(measure, "__name__", "measure"))
         if self.special:

@@ -45,7 +45,7 @@ def further_solutions(
     max_iterations : int, optional
         Newton steps of one search. Default 50.
     stop : NonlinearStop, optional
-        As of `root`, with F(x0) as the reference.
+        As in `root`, with F(x0) as the reference.
 
     Returns
     -------

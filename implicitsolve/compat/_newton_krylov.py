@@ -7,6 +7,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -123,7 +124,7 @@ def newton_krylov(
     batch_ndim : int, optional
         The first `batch_ndim` axes of x0 index independent systems, each with its own space, step length and status.
     max_evaluations, max_seconds : optional
-        As of `NonlinearStop`: limits of the residuals and products of the solve, and of its time.
+        As in `NonlinearStop`: limits of the residuals and products of the solve, and of its time.
     full_output : bool, optional
         Return ``(x, result)``, and do not raise when a system does not converge.
     previous : OptimizeResult or NonlinearResult, optional
@@ -235,12 +236,8 @@ def _krylov_method(method: Any, maxiter: int, outer_k: int, options: dict[str, A
             raise UnknownOptionError(f"Unknown parameter {sorted(given)[0]}: set it in {type(method).__name__}(...)")
         return method
     if isinstance(method, str):
-        own = {
-            "lgmres": lambda: None,
-            "gmres": lambda: GMRES(restart=maxiter),
-            "fgmres": lambda: GMRES(restart=maxiter),
-            "bicgstab": BiCGSTAB,
-        }
+        gmres = partial(GMRES, restart=maxiter)
+        own = {"lgmres": lambda: None, "gmres": gmres, "fgmres": gmres, "bicgstab": BiCGSTAB}
         if method in own and not given:
             return own[method]()
         if method not in SCIPY_METHODS:
@@ -299,16 +296,14 @@ def _preconditioner(M: Any, residual: Any) -> Any:
 
 
 def _monitor(verbose: bool, callback: Product | None, batch_ndim: int) -> Monitor | None:
-    monitors: list[Any] = []
+    monitors: list[Any] = [table()] if verbose else []
     if callback is not None:
 
         def after_step(step: NewtonStep, x: Array, F: Array) -> None:
             if step.iteration:
                 callback(*(part if batch_ndim else flat(part) for part in (x, F)))
 
-        monitors.append(after_step)
-    if verbose:
-        monitors.append(table())
+        monitors.insert(0, after_step)
     return combine(*monitors) if monitors else None
 
 
@@ -320,16 +315,6 @@ def _stop(result: NonlinearResult) -> NonlinearResult:
 
 
 def _optimize_result(result: NonlinearResult, *, has_jac: bool) -> Any:
-    return OptimizeResult(
-        x=result.x,
-        fun=result.fun,
-        success=result.success,
-        status=int(result.status) if isinstance(result.status, Status) else result.status,
-        message=result.message,
-        nit=result.iterations,
-        nfev=result.counts.residuals,
-        njev=result.counts.linearizations if has_jac else 0,
-        njvp=result.counts.jvps,
-        detection=result.detection,
-        native=result,
-    )
+    parts = {name: result[name] for name in ("x", "fun", "success", "message", "nit", "nfev", "detection")}
+    parts["status"] = int(result.status) if isinstance(result.status, Status) else result.status
+    return OptimizeResult(parts, njev=result.njev if has_jac else 0, njvp=result.counts.jvps, native=result)

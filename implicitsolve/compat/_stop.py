@@ -50,10 +50,9 @@ class ScipyStop(NonlinearStop):
             tolerances[name] = float(value)
         if tol_norm is not None and not callable(tol_norm):
             raise TypeError(f"newton_krylov: `tol_norm` must be callable, got {type(tol_norm).__name__}")
-        if iter is not None:
-            check_limit("newton_krylov", "iter", iter)
-        if maxiter is not None:
-            check_limit("newton_krylov", "maxiter", maxiter)
+        for name, steps in (("iter", iter), ("maxiter", maxiter)):
+            if steps is not None:
+                check_limit("newton_krylov", name, steps)
         steps = 100 * (math.prod(x0.shape[batch_ndim:]) + 1) if maxiter is None else maxiter
         f_tol = tolerances.pop("f_tol", DEFAULT_F_TOL)
         return cls(

@@ -67,8 +67,8 @@ def pull_back(
     stop : LinearStop, optional
         Default: ||cotangent - J^H lam||_2 <= 1e-6 ||cotangent||_2.
     wrt : collection of str, optional
-        Names of the parameters whose gradients are requested; if empty only lam is computed. Default: all. A
-        layer's gradient by its inputs, for example, takes as much work as that by its input weights.
+        Names of the parameters whose gradients are requested; if empty only lam is computed. Default: all. A layer's
+        gradient with respect to its inputs, for example, takes as much work as that of its input weights.
 
     Returns
     -------
@@ -94,7 +94,7 @@ def pull_back(
     differences of F. A wrong `vjp`, `jac` or `blocks`, or a structure that lacks entries, ends as INACCURATE. This
     takes two evaluations of F, or four where J comes from differences, since a second length estimates their error.
     Where F varies fast against x, or J is ill-conditioned, up to eight shorter lengths are tried, for two evaluations
-    each. So are they for differences by the parameters, which are measured by a second length.
+    each. So are they for differences in the parameters, which a second length measures.
 
     References
     ----------

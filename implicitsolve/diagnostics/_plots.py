@@ -187,14 +187,8 @@ def plot_structure(structure: Any, unknowns: int | None = None, *, ax: Any = Non
     pattern = pattern_of("plot_structure", structure, unknowns)
     table, n = pattern.shares(CELLS), pattern.unknowns
     ax = _matrix_axes("plot_structure", ax)
-    ax.imshow(
-        np.where(table > 0, shade(table), np.nan),
-        cmap="Blues",
-        vmin=0,
-        vmax=1.2,
-        extent=(0, n, n, 0),
-        interpolation="nearest",
-    )
+    shown = np.where(table > 0, shade(table), np.nan)
+    ax.imshow(shown, cmap="Blues", clim=(0, 1.2), extent=(0, n, n, 0), interpolation="nearest")
     ax.set_title(f"{n} × {n}, {pattern.entries} entries")
     return ax
 
@@ -312,9 +306,9 @@ def _draw_target(ax: Any, results: list[NonlinearResult]) -> None:
     known = ax.get_legend_handles_labels()[1]
     if not targets.size:
         return
-    if targets.max() > 10 * targets.min():
-        label = None if "targets" in known else "targets"
+    name = "targets" if targets.max() > 10 * targets.min() else "target"
+    label = None if name in known else name
+    if name == "targets":
         ax.axhspan(targets.min(), targets.max(), color="0.9", zorder=0, label=label)
     else:
-        label = None if "target" in known else "target"
         ax.axhline(float(np.median(targets)), color="0.4", linestyle="--", linewidth=1, label=label)

@@ -150,7 +150,7 @@ def contraction(
     Parameters
     ----------
     problem, x, vectors, system, rng : optional
-        As of `spectrum`.
+        As in `spectrum`.
 
     Returns
     -------

@@ -76,8 +76,8 @@ class Factorization(FactoredInverse):
     singular_block : int, or ndarray of int
         The block in which elimination found a pivot that was zero or not finite; -1 if none was.
     growth : float, or ndarray of float
-        How much larger than those of A the entries became that arose in the elimination, times its multipliers. The
-        solution solves a system whose matrix differs from A by about growth * eps * ||A||. Infinite where singular.
+        Growth of the entries in the elimination, relative to those of A, times its multipliers. The solution solves a
+        system whose matrix differs from A by about growth * eps * ||A||. Infinite where singular.
     nbytes : int
         Bytes that the factors hold.
     A : BlockBandedMatrix or None

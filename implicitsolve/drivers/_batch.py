@@ -90,7 +90,7 @@ def solve_batch(
         A batch, with `take`; or a function that returns the problem of some systems, ``problem(indices)``, with
         batch_ndim 1. Workers call it, for data that are too large to send or are read from a file.
     x0 : array_like, optional
-        As of `root`. By default the problem's own initial guess, which is computed here for the whole batch; if
+        As in `root`. By default the problem's own initial guess, which is computed here for the whole batch; if
         `problem` is a function, each worker computes those of its systems.
     count : int, optional
         Number of systems, if `problem` is a function and there is no `x0`.
@@ -106,7 +106,7 @@ def solve_batch(
         Number of contiguous parts of about equal size into which the batch is divided. Default: 4 for each worker. More
         chunks balance the load better; the systems of larger ones share more of their matrix products.
     method, stop : optional
-        As of `root`; `max_evaluations` and `max_seconds` limit each chunk, and `cancel` the whole.
+        As in `root`; `max_evaluations` and `max_seconds` limit each chunk, and `cancel` the whole.
     progress : callable, optional
         ``progress(done, total)`` is called after each chunk, with numbers of systems. An exception that it raises ends
         the solve.
@@ -118,7 +118,7 @@ def solve_batch(
     Returns
     -------
     BatchResult
-        As of `root`, in the order of the batch, with the chunks that were `lost`.
+        As in `root`, in the order of the batch, with the chunks that were `lost`.
 
     Raises
     ------

@@ -55,8 +55,7 @@ class CheckpointFile:
             raise ValueError(f"checkpointed: `path` must be in a folder that exists, got {str(self.path)!r}")
 
     def write(self, record: Record) -> None:
-        states = {name: to_host(getattr(record.ends, name)) for name in ("x", "fun")}
-        ends = {**vars(record.ends), **states}
+        ends = {**vars(record.ends), "x": to_host(record.ends.x), "fun": to_host(record.ends.fun)}
         files.save(self.path, FORMAT, {**vars(record), "ends": ends, "settings": self.settings})
 
     def read(self) -> Record | None:
@@ -139,27 +138,27 @@ def checkpointed(
     Parameters
     ----------
     problem : Problem or callable
-        As of `root`.
+        As in `root`.
     x0 : array_like or None
-        As of `root`, and the same at every call. None is the problem's own initial guess.
+        As in `root`, and the same at every call. None is the problem's own initial guess.
     path : str or path
         The file, in a folder that exists.
     every : int, optional
         Steps of a leg. Default 10, after which most solves have ended.
     method : optional
-        As of `root`, except `Homotopy`, whose path every leg would restart. For fixed-point problems "auto" is
+        As in `root`, except `Homotopy`, whose path every leg would restart. For fixed-point problems "auto" is
         `NewtonKrylov` here, since `Anderson` depends on its history; nor does it detect a structure, which every leg
         would repeat.
     stop : NonlinearStop, optional
-        As of `root`. The inequality refers to ||F(x0)|| of the first leg. `max_iterations` counts the steps of all
+        As in `root`. The inequality refers to ||F(x0)|| of the first leg. `max_iterations` counts the steps of all
         legs, and `max_evaluations` their calls; a later call may increase them. `max_seconds` limits each call.
     monitor : callable, optional
-        As of `root`. It is called at the steps of this process, numbered from the first leg on.
+        As in `root`. It is called at the steps of this process, numbered from the first leg on.
 
     Returns
     -------
     NonlinearResult
-        As of `root`. `counts` are those of all legs, plus two residuals for each time that a file was read; `steps`
+        As in `root`. `counts` are those of all legs, plus two residuals for each time that a file was read; `steps`
         are those of this process.
 
     Raises

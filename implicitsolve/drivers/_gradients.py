@@ -43,7 +43,7 @@ class StreamGradients(Ending):
         Sums over the counted systems; of what belongs to one system, such as a layer's inputs, one for each, zero
         for those that are not counted.
     solution : NonlinearResult
-        Of all systems, as of `solve_stream`.
+        Of all systems, as in `solve_stream`.
     adjoint : Array
         Solutions of J^H adjoint = cotangent, shaped like x; zero for systems that are not counted.
     status : ndarray of int
@@ -94,11 +94,11 @@ def stream_gradients(
         systems, ``(len(systems), ...)``, at most `batch_size`, whose places in the flattened batch are `systems`. It is
         called once for each solved system, in the order of the batch.
     x0 : array_like, optional
-        As of `root`.
+        As in `root`.
     batch_size : int
         Systems that iterate at a time.
     method, stop, monitor : optional
-        Of the forward solve, as of `solve_stream`.
+        Of the forward solve, as in `solve_stream`.
     adjoint_method : Krylov method, optional
         Default: for a fixed-point problem x = G(x) Anderson's method on the adjoint fixed point, whose places are
         refilled after every product, and `LGMRES` for systems on which it fails; for other problems, as for a given

@@ -56,14 +56,14 @@ def race(
     Parameters
     ----------
     problem : Problem or callable
-        As of `root`. Its `take` must accept repeated indices, as that of every adapter does.
+        As in `root`. Its `take` must accept repeated indices, as that of every adapter does.
     starts : sequence of array_like or str
         Initial values of one shape, or names of the problem's own guesses ("one-step", "random", ...). A name may occur
         more than once, and an array may be an earlier solution.
     method : optional
-        As of `root`.
+        As in `root`.
     stop : NonlinearStop, optional
-        As of `root`. All starts of a system have one target, relative to the norm of F at the first of them where it is
+        As in `root`. All starts of a system have one target, relative to the norm of F at the first of them where it is
         finite: a bad start does not loosen it, and a good one does not tighten it unless it is the first.
     monitor : callable, optional
         Called with the steps of the batch of S B systems, start by start.
@@ -73,7 +73,7 @@ def race(
     Returns
     -------
     RaceResult
-        As of `root`, and the `winner` of each system. Of starts that converge in the same step the earlier one in
+        As in `root`, and the `winner` of each system. Of starts that converge in the same step the earlier one in
         `starts` wins.
 
     See Also

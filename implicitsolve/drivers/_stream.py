@@ -45,22 +45,22 @@ def solve_stream(
     problem : Problem
         A batch, with `take`.
     x0 : array_like, optional
-        As of `root`.
+        As in `root`.
     batch_size : int
         Systems that iterate at a time.
     method : optional
-        As of `root`. `Anderson`, `Picard` and `NewtonKrylov` admit systems between steps; `BlockNewton`, `Broyden`,
+        As in `root`. `Anderson`, `Picard` and `NewtonKrylov` admit systems between steps; `BlockNewton`, `Broyden`,
         `Homotopy` and others begin with the next ones when all have ended.
     stop : NonlinearStop, optional
-        As of `root`; its `max_iterations` counts each system's own steps. Systems that wait when the solve reaches
+        As in `root`; its `max_iterations` counts each system's own steps. Systems that wait when the solve reaches
         another limit take one residual, for each `batch_size` of them.
     monitor : callable, optional
-        As of `root`; a step's `running` includes the systems that wait.
+        As in `root`; a step's `running` includes the systems that wait.
 
     Returns
     -------
     NonlinearResult
-        In the order of the batch, as of `root`.
+        In the order of the batch, as in `root`.
 
     See Also
     --------
@@ -149,7 +149,7 @@ def solve_sequences(
         Number of batches that are read ahead and sorted. Default 32: fewer mean more padding, and more buckets at whose
         end few sequences are left.
     method, stop, monitor : optional
-        As of `solve_stream`, for each bucket.
+        As in `solve_stream`, for each bucket.
 
     Returns
     -------

@@ -90,13 +90,13 @@ def layer(
         `implicit_gru`, `stencil_gru`, `implicit_rnn`, `implicit_lstm`, `elman`, `diagonal_gru`, `diagonal_lstm` or
         `lifted_net` of `implicitsolve.adapters`.
     params : mapping of str to Array
-        As of the adapter; of `lifted_net` the dense matrices A and B.
+        As in the adapter; for `lifted_net` the dense matrices A and B.
     inputs : Array of shape (B, T, d) or (T, d)
-        As of the adapter, float32 or float64; of `lifted_net` (B, p) or (p,).
+        As in the adapter, float32 or float64; for `lifted_net` (B, p) or (p,).
     lengths : array or list of B integers from 1 to T, optional
-        As of the adapter; may be traced.
+        As in the adapter; may be traced.
     method, stop, adjoint_method, adjoint_stop : optional
-        As of `root`.
+        As in `root`.
     **options
         What else the adapter takes: boundary states, such as hs and he, which are differentiated too, and `offsets` or
         `activation`.
@@ -104,7 +104,7 @@ def layer(
     Returns
     -------
     RootResult
-        As of `root`; x are the states, and everything else has the axis of the batch, if there is one.
+        As in `root`; x are the states, and everything else has the axis of the batch, if there is one.
 
     Raises
     ------
@@ -114,8 +114,8 @@ def layer(
     Notes
     -----
     A callback runs the adapter's kernels on NumPy arrays: for the solve, and for the linear systems of its derivatives.
-    The rest of the derivatives, of any order, is by JAX and implicit differentiation, as in `root`: one linear solve
-    for each tangent or cotangent; NaN where it fails. Under `jax.vmap` one batch is solved, unless parameters are
+    The rest of the derivatives, of any order, comes from JAX and implicit differentiation, as in `root`: one linear
+    solve for each tangent or cotangent; NaN where it fails. Under `jax.vmap` one batch is solved, unless parameters are
     mapped too: then one for each of them. Vectors pass through the host's memory.
 
     Examples

@@ -84,7 +84,7 @@ def root(
         `method` and `stop` of `implicitsolve.pull_back`, for reverse mode, and of `push_forward`, for forward mode.
         Default: ||c - J^H lam||_2 <= 1e-6 ||c||_2 (1.2e-5 in float32) for the cotangent c.
     structure : BlockBanded, Sparse, Grid, "detect" or "none", optional
-        What is known of the Jacobian by the flattened x, as of `implicitsolve.Problem`.
+        What is known of the Jacobian with respect to the flattened x, as in `implicitsolve.Problem`.
 
     Returns
     -------
@@ -105,8 +105,8 @@ def root(
     program evaluates what the solver requests, so that no callback calls JAX. Arrays on the CPU share their memory with
     NumPy, those on a CUDA device with CuPy.
 
-    Derivatives of any order are by implicit differentiation, exact to the tolerances of the solves: one linear solve at
-    the root for each tangent or cotangent. Where that fails they are NaN. Where `success` is false they are those of
+    Derivatives of any order come from implicit differentiation, exact to the tolerances of the solves: one linear solve
+    at the root for each tangent or cotangent. Where that fails they are NaN. Where `success` is false they are those of
     the linearization at x, without a warning: mask them with ``jnp.where(success, x, ...)``. Tracers that the residual
     captures from its scope are parameters like `args`, but such a residual is traced again in each call.
 

@@ -96,7 +96,7 @@ class CausalNewton(NonlinearMethod):
     not fallen by 1 %, nor have more blocks from the first on met the tolerance.
 
     A step costs one linearization and one product with the inverse, and no line search: ||F|| may grow on the way.
-    ``x0`` near the solution, as of the training step before, saves steps.
+    ``x0`` near the solution, such as that of the training step before, saves steps.
 
     References
     ----------

@@ -34,7 +34,7 @@ class NewtonKrylov:
     max_krylov : int, optional
         Krylov iterations of one linear solve. With ``krylov=None`` it is where the space begins, and it doubles, to at
         most 400 vectors or the room that the notes describe, whenever that did not suffice. Default 60; with
-        ``krylov=None`` so many as have 65,536 entries, from 40 (beyond 1,638 unknowns) to 60.
+        ``krylov=None`` as many as hold 65,536 entries, between 40 (beyond 1,638 unknowns) and 60.
     recycle : int, optional
         With ``krylov=None``: pairs of vectors kept from earlier steps at most, within 4 MiB or 20 pairs, and a quarter
         of the room; 0 for none. Default 200. It begins once a solve has taken more than 8 iterations (at once for at

@@ -42,7 +42,7 @@ class PseudoTransient(NonlinearMethod):
     Parameters
     ----------
     sign : {None, 1, -1}, optional
-        1 if F is the right-hand side, V dx/dt = F(x); -1 for V dx/dt = -F(x), as of x - G(x), or of discretized
+        1 if F is the right-hand side, V dx/dt = F(x); -1 for V dx/dt = -F(x), as for x - G(x), or for discretized
         -u_xx - f(u). Default None: the one in whose direction ||F|| falls at x0, by the sign of <F, J F>.
     mass : array_like, optional
         The diagonal V, of the shape of one state, or a number. Default 1. Zeros are algebraic equations.

@@ -51,7 +51,7 @@ class SparseNewton(PlannedMethod):
         Where J has entries. Default: what the problem declares; else it is detected at the start, by `budget`
         evaluations at most, unless the problem forbids that (``structure="none"``). Where none is found, the system is
         solved by `NewtonKrylov`, and so is one on which the factored J fails, also in a trust region (`Dogleg`). A full
-        J with a column near that of a multiple of I, as of integral equations of the second kind, is left to `Anderson`
+        J with a column near that of a multiple of I, as in integral equations of the second kind, is left to `Anderson`
         first.
     budget : int, optional
         Evaluations for the detection. Default 400.

@@ -58,7 +58,7 @@ class LinearOperator:
     Attributes
     ----------
     shape : tuple of int
-        ``(prod(out_shape), prod(in_shape))``, as of a matrix.
+        ``(prod(out_shape), prod(in_shape))``, as for a matrix.
     H, T : LinearOperator
         Adjoint and transpose.
 

@@ -247,7 +247,7 @@ class BlockBandedMatrix(LinearOperator):
 
     @classmethod
     def from_sparse(cls, A: Any, structure: BlockBanded) -> BlockBandedMatrix:
-        """Return the matrix with the entries of a SciPy sparse matrix; arguments as of `from_dense`."""
+        """Return the matrix with the entries of a SciPy sparse matrix; arguments as in `from_dense`."""
         return _matrix(storage.from_sparse(A, structure), structure)
 
     @classmethod
@@ -257,7 +257,7 @@ class BlockBandedMatrix(LinearOperator):
         Parameters
         ----------
         l_and_u : tuple of int
-            Diagonals below and above the main one, as of `scipy.linalg.solve_banded`.
+            Diagonals below and above the main one, as in `scipy.linalg.solve_banded`.
         ab : array_like
             The band, ``(*batch, kl + ku + 1, N)``. Its unused corners are ignored.
 

@@ -84,7 +84,7 @@ class MeshProblem(MeshFunctions):
         Returns
         -------
         AdjointResult
-            The gradients by the parameters, summed over the ranks; `adjoint` are this rank's points.
+            The gradients with respect to the parameters, summed over the ranks; `adjoint` are this rank's points.
         """
         if self.parameters and self._functions["parameter_vjp"] is None:
             raise TypeError("pull_back: the problem has parameters but no `parameter_vjp`")

@@ -126,8 +126,8 @@ class Lagged:
     preconditioner : BlockLU or one of `implicitsolve.precondition`
         What is built.
     eager : bool, optional
-        Build at the first step. With False nothing is built before that has been spent on products what an assembly
-        takes. Default True.
+        Build at the first step. With False nothing is built until products have cost as much as an assembly. Default
+        True.
     structure : BlockBanded, Sparse or Grid, optional
         Where the part of J is that is assembled, such as a local operator to which a mean or an integral is added.
         Default: what the problem declares.
@@ -136,7 +136,7 @@ class Lagged:
     -----
     Each system is rebuilt when the products that its solves took beyond those of the first solve with this
     preconditioner sum up to the products of an assembly: at most twice the cost of the best moment in hindsight. A
-    single solve stops, with what it has, where it has taken so many (at least 5) more than the first.
+    single solve ends early, with what it has, once it has taken that many more (at least 5) than the first.
 
     Examples
     --------

@@ -160,7 +160,7 @@ class Sparse(Representation):
 
     @cached_property
     def rows(self) -> HostArray:
-        """`indices` as numbers that NumPy takes for indices as they are: 32 bits cost two to ten times as much."""
+        """`indices` in the integers that NumPy indexes with: 32 bits cost two to ten times as much."""
         return self.indices.astype(np.intp)
 
     @cached_property

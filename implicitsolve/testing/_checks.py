@@ -147,7 +147,6 @@ def dense(A: LinearOperator | Any, *, like: Array | None = None) -> Any:
     A = aslinearoperator(A)
     if A.batch_shape:
         raise ValueError(f"dense: the operator has batch axes {A.batch_shape}; take one system")
-    if like is None:
-        like = np.zeros(1, dtype=np.result_type(host_dtype(A.dtype), np.float32))
+    like = np.zeros(1, dtype=np.result_type(host_dtype(A.dtype), np.float32)) if like is None else like
     matrix = to_host(A.matmat(from_host(np.eye(A.shape[1]), like)))
     return matrix.astype(host_dtype(like.dtype), copy=False)

@@ -110,14 +110,14 @@ def check_derivatives(
 
     Notes
     -----
-    Products J v (of `jvp`, `linearize`, `jac`, `blocks` or the assembled `structure`, each of them that there is) are
-    compared with central differences, of the length at which these change least from one length to the next. That
-    change also estimates the accuracy of the differences, and with it the mismatch that passes: 10 sqrt(eps), or ten
-    times that change if it is larger. Where they do not settle at all a check is unsure, and passes with a NaN. Adjoint
-    products are compared with products by ``<w, J v> = <J^H w, v>``, and parameter gradients against `parameter_jvp`,
-    each parameter separately. Two directions are tried, one of them in proportion to the entries of x.
+    Products J v (of `jvp`, `linearize`, `jac`, `blocks` or the assembled `structure`, whichever exist) are compared
+    with central differences, of the length at which these change least from one length to the next. That change also
+    estimates the accuracy of the differences, and with it the mismatch that passes: 10 sqrt(eps), or ten times that
+    change if it is larger. Where they do not settle at all a check is unsure, and passes with a NaN. Adjoint products
+    are compared with products by ``<w, J v> = <J^H w, v>``, and parameter gradients against `parameter_jvp`, each
+    parameter separately. Two directions are tried, one of them in proportion to the entries of x.
 
-    Further checks: the functions do not write into their arguments, that F(x) is the same when it is computed
+    Further checks: that the functions do not write into their arguments, that F(x) is the same when it is computed
     again, that `linearize` returns the residual, that the systems of a batch are independent, and that `take` and
     `halves` agree with the whole. A random direction does not detect an error in a single entry of a large J that is
     small relative to the change of F (1e-7).
@@ -185,16 +185,9 @@ def _leaves_arguments(point: Point) -> Check:
     """No function writes into its arguments."""
     problem, evaluator = point.problem, point.evaluator
     x, v = evaluator.unflatten(point.x), evaluator.unflatten(point.directions[0])
-    calls: dict[str, tuple[Callable[..., Any] | None, tuple[Array, ...]]] = {
-        "residual": (problem.residual, (x,)),
-        "jvp": (problem.jvp, (x, v)),
-        "vjp": (problem.vjp, (x, v)),
-        "jac": (problem.jac, (x,)),
-        "linearize": (problem.linearize, (x,)),
-        "blocks": (problem.blocks, (x,)),
-        "parameter_vjp": (problem.parameter_vjp, (x, v)),
-    }
-    wrong = [name for name, (function, arguments) in calls.items() if _writes(point, function, arguments)]
+    calls = dict.fromkeys(("residual", "jac", "linearize", "blocks"), (x,))
+    calls |= dict.fromkeys(("jvp", "vjp", "parameter_vjp"), (x, v))
+    wrong = [name for name, arguments in calls.items() if _writes(point, vars(problem)[name], arguments)]
     hint = f"{', '.join(f'`{name}`' for name in wrong)} wrote into an argument: copy it first" if wrong else ""
     return Check("arguments unchanged", not wrong, float(len(wrong)), 0.0, hint)
 

@@ -170,7 +170,7 @@ class ImplicitLayer(nn.Module):
     inputs, states : int
         Numbers on the last axis of the inputs and of the states.
     solve_options, scale, generator, device, dtype : optional
-        As of `ImplicitGRU`.
+        As in `ImplicitGRU`.
 
     Attributes
     ----------

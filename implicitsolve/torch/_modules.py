@@ -73,7 +73,7 @@ class ImplicitGRU(_Recurrent):
     scale, generator : float and torch.Generator, optional
         Parameters are drawn uniformly from [-scale, scale]. Default 0.1, as in the paper, by torch's own generator.
     device, dtype : optional
-        As of torch's modules. In float16 and bfloat16 parameters are stored, and systems are solved in float32.
+        As in torch's modules. In float16 and bfloat16 parameters are stored, and systems are solved in float32.
 
     Notes
     -----
@@ -260,7 +260,7 @@ class DiagonalLSTM(_Recurrent):
 
     Notes
     -----
-    As of `DiagonalGRU`, with the boundary states h0 and c0, and states as of `ImplicitLSTM`.
+    As in `DiagonalGRU`, with the boundary states h0 and c0, and states as in `ImplicitLSTM`.
 
     Examples
     --------

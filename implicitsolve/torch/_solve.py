@@ -36,7 +36,7 @@ def solve(
     on_failure: str = "warn",
     return_result: bool = False,
 ) -> Any:
-    """Return the root x of ``residual(x, *args) = 0``, differentiable by the tensors in `args`.
+    """Return the root x of ``residual(x, *args) = 0``, differentiable with respect to `args`.
 
     The forward part is `implicitsolve.root` with exact Jacobian products; the backward part is one adjoint solve at the
     root, however the root was found.
@@ -64,7 +64,7 @@ def solve(
     batch_ndim : int, optional
         The first `batch_ndim` axes of x index independent systems. Default 0.
     structure : BlockBanded, optional
-        What is known of the Jacobian, as of `implicitsolve.Problem`.
+        What is known of the Jacobian, as in `implicitsolve.Problem`.
     fixed_point : bool, optional
         Whether the residual is x - G(x), whose G "auto" iterates by `Anderson`. Default False.
     products : {"exact", "differences"}, optional
@@ -138,7 +138,8 @@ def jacobian_penalty(
 ) -> Tensor:
     """Estimate ``||dG/dx||_F^2 / N``, the mean over the systems of x = G(x), for the loss of a training step.
 
-    That of `implicitsolve.derivatives.jacobian_penalty`, differentiable by everything, by exact derivatives.
+    That of `implicitsolve.derivatives.jacobian_penalty`, differentiable with respect to everything, by exact
+    derivatives.
 
     Parameters
     ----------

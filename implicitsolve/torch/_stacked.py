@@ -171,9 +171,9 @@ class GRU(_Stacked):
     bidirectional : bool, optional
         Which form the outputs have (see the notes); the states depend on both sides in any case. Default False.
     solve_options : SolveOptions, optional
-        As of `ImplicitGRU`, for all layers.
+        As in `ImplicitGRU`, for all layers.
     device, dtype : optional
-        As of torch's modules.
+        As in torch's modules.
 
     Raises
     ------
@@ -223,9 +223,9 @@ class LSTM(_Stacked):
     Parameters
     ----------
     input_size, hidden_size : int
-        As of `GRU`.
+        As in `GRU`.
     num_layers, bias, batch_first, dropout, bidirectional, solve_options, device, dtype : optional
-        As of `GRU`. There is no `proj_size`.
+        As in `GRU`. There is no `proj_size`.
 
     Notes
     -----

@@ -155,12 +155,12 @@ def trace(
     Parameters
     ----------
     residual : callable or Problem
-        ``F(x)``, or F with parameters as of `Problem`.
+        ``F(x)``, or F with parameters as in `Problem`.
     x0 : array_like
         A point, of the shape and dtype of the solves.
     parameters : mapping of str to Array, array or float, optional
-        What F depends on in addition to x, as of `Problem`: arguments of the compiled functions, and what
-        `parameter_jvp` and `parameter_vjp` are derivatives by.
+        What F depends on in addition to x, as in `Problem`: arguments of the compiled functions, and what
+        `parameter_jvp` and `parameter_vjp` differentiate with respect to.
     batch_ndim : int, optional
         The first axes of x index independent systems. Default 0.
 

@@ -112,7 +112,7 @@ def affine_recurrence(rule: str, x: Arrays, begin: Array, lags: Lags, plan: Plan
     - "pull": h_t = b_t + D_(t-1)^T h_(t-1), the adjoint, which runs the other way; `begin` holds the products.
 
     The first p^2 matrices of the stack D are the diagonals of the p x p blocks of size k, row by row: k independent
-    recurrences of p numbers. `begin`, `lags`, which is (1,), and `plan` are as of `recurrence`.
+    recurrences of p numbers. `begin`, `lags`, which is (1,), and `plan` are as in `recurrence`.
     """  # noqa: D400
 
     def step(x: Arrays, states: Arrays) -> tuple[Array, Array]:
@@ -230,7 +230,7 @@ def gru_recurrence(
     gates, U : Array of shape (2, k, k) and (k, k)
         Weights: the arguments of the gates are ``gates[0] hhat`` and ``gates[1] hhat``, that of tanh is U (r*hhat).
     x, begin, plan, given
-        As of `recurrence`.
+        As in `recurrence`.
     lags : tuple of int
         One.
     """  # noqa: D400
