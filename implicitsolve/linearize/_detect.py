@@ -15,7 +15,6 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.linearize._bisection import BudgetSpentError, Entries, EvaluationError, Flat, Probe, bisect
 from implicitsolve.linearize._diagonals import (
     TOO_MANY,
-    DenseError,
     Diagonals,
     NearIdentityError,
     NotDiagonalError,
@@ -23,6 +22,7 @@ from implicitsolve.linearize._diagonals import (
     verify,
 )
 from implicitsolve.linearize._group_sums import FEW, FEW_OPEN, GroupSums, group_sums_cost
+from implicitsolve.linearize._shifts import shift_kernels
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure import Detection, Outcome
 from implicitsolve.structure._sparse import Sparse, compressed
@@ -126,8 +126,6 @@ def _near(
         how = Outcome.CONTRADICTION
     except NearIdentityError as found:
         how, diagonal = Outcome.IDENTITY, found.diagonal
-    except DenseError:
-        how = Outcome.DENSE
     except EvaluationError:
         how = Outcome.RAISED
     return Detection(how=how, evaluations=probe.evaluations, unknowns=probe.size, diagonal=diagonal)
@@ -160,7 +158,9 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
             return found
     except NotDiagonalError:
         if diagonals.is_full:
-            raise DenseError from None
+            kernels = shift_kernels(probe)
+            how = Outcome.DENSE if kernels is None else Outcome.SHIFTS
+            return Detection(how=how, evaluations=probe.evaluations, unknowns=probe.size, kernels=kernels)
     if bisection:
         entries, unexplained = _by_groups(probe)
         return _mend(probe, entries, unexplained, Outcome.BISECTION, partial(_by_groups, probe))[0]

@@ -32,11 +32,7 @@ class NotDiagonalError(Exception):
     """The pattern does not follow diagonals."""
 
 
-class DenseError(Exception):
-    """A column changes too many rows."""
-
-
-class NearIdentityError(DenseError):
+class NearIdentityError(Exception):
     """J is dense, but close to `diagonal` times I."""
 
     def __init__(self, diagonal: float) -> None:
@@ -59,8 +55,7 @@ class Diagonals:
     def hypothesis(self) -> tuple[Sparse, HostArray]:
         """Displace a few columns; return the pattern that follows from them, and rows that are left out.
 
-        DenseError: a column in the middle changes too many rows, and not most of them little. NotDiagonalError: columns
-        of one kind have different offsets.
+        NotDiagonalError: columns of one kind have different offsets; or `is_full`, and not most of the changes little.
         """
         n = self.n
         middle = self._place(0.53)
@@ -68,7 +63,8 @@ class Diagonals:
         self.columns[middle] = self.probe.changed(F)
         if self.columns[middle].size > min(MOST_ROWS, max(8, n // 2)):
             self._check_identity(F, middle)
-            self.columns[middle], self.is_full = self._large(F), True
+            self.is_full = True
+            self.columns[middle] = self._large(F)
         self._find_fields(middle)
         second = self._place(0.31)
         self._displace(second)
@@ -88,13 +84,13 @@ class Diagonals:
             self.columns[column] = self._large(F) if self.is_full else self.probe.changed(F)
 
     def _large(self, F: HostArray) -> HostArray:
-        """Rows that have changed much, where these are few and the others add up to little; raise DenseError if not."""
+        """Rows that have changed much, where these are few and the others add up to little; raise if not."""
         change = np.abs(F - self.probe.F)
         change = (change / change.max(axis=1, keepdims=True)).max(axis=0)
         rows = np.flatnonzero(change > LARGE)
         kept = float(change[rows].sum())
         if self.n < LEAST_APART or not 1 < rows.size <= MOST_LARGE or not change.sum() - kept <= REMAINDER * kept:
-            raise DenseError
+            raise NotDiagonalError
         return rows
 
     def _check_identity(self, F: HostArray, column: int) -> None:

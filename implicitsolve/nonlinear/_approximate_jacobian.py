@@ -13,13 +13,14 @@ import scipy.linalg
 import scipy.sparse
 
 from implicitsolve._arrays.namespace import array_namespace
-from implicitsolve._typing import Array, Indices
+from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU
 from implicitsolve.direct._sparse_lu import SparseLU
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov import GMRES
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._jacobian import Scales
+from implicitsolve.linearize._shifts import toeplitz_blocks
 from implicitsolve.nonlinear._budget import evaluations_without_progress
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._plan import ANY, CLOSE, End, Stage, label
@@ -98,21 +99,31 @@ def approximated_stages(method: NonlinearMethod, context: SolveContext) -> list[
     """The inverse alone, the inverse as preconditioner, and a method without it."""
     mixing = [] if context.evaluator.box is not None else [Stage(method=Damped(patience=IDLE_MIXING), until=REJECTED)]
     krylov = Stage(method=NewtonKrylov(retry=False), until=DEAR, continues=ANY)
-    return [*mixing, krylov, Stage(method=Unaided(method=method), continues=CLOSE)]
+    return [*mixing, krylov, Stage(method=Aided(method=method), continues=CLOSE)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unaided(NonlinearMethod):
-    """A method for the problem without its `jac_approx`."""
+class Aided(NonlinearMethod):
+    """A method for the problem without its `jac_approx`, or with one that the search for a pattern has found."""
 
     method: NonlinearMethod
+    words: str = " without `jac_approx`"
+    matrix: Callable[[SolveContext], Any] = lambda context: None
     keeps_bounds = True
 
     @property
     def label(self) -> str:
-        return f"{label(self.method)} without `jac_approx`"
+        return label(self.method) + self.words
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         evaluator = copy.copy(context.evaluator)
         evaluator.approximate = None
+        offer_inverse(evaluator, self.matrix(context))
         return self.method.solve(replace(context, evaluator=evaluator), start, rows)
+
+
+def _shifts(context: SolveContext) -> HostArray:
+    return toeplitz_blocks(context.memory.detection.kernels)  # type: ignore[union-attr, arg-type]
+
+
+BY_SHIFTS = Aided(method=NewtonKrylov(retry=False), words=", preconditioned by shifts of few columns,", matrix=_shifts)

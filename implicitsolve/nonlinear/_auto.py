@@ -15,7 +15,7 @@ from implicitsolve.direct import BlockLU
 from implicitsolve.globalize import Backtracking
 from implicitsolve.linearize._detect import SMALLEST_GRAPH
 from implicitsolve.nonlinear._anderson import Anderson
-from implicitsolve.nonlinear._approximate_jacobian import approximated_stages
+from implicitsolve.nonlinear._approximate_jacobian import BY_SHIFTS, DEAR, approximated_stages
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._blocks import IndependentBlocks
 from implicitsolve.nonlinear._causal import Substitution
@@ -26,11 +26,12 @@ from implicitsolve.nonlinear._logarithmic import Logarithmic
 from implicitsolve.nonlinear._mixed_precision import MixedPrecision
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._other_variables import UNITS, Rescaled, is_plain
-from implicitsolve.nonlinear._plan import ANY, CLOSE, SPARSE, End, PlannedMethod, Stage, after
+from implicitsolve.nonlinear._plan import ANY, CLOSE, SPARSE, End, PlannedMethod, Stage, after, found
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext, Standing
 from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.problem import LARGEST_BLOCK, favors_direct
+from implicitsolve.structure import Outcome
 
 PRODUCTS = NewtonKrylov(retry=False)
 LAGGED = NewtonKrylov(preconditioner=Lagged(preconditioner=BlockLU(), eager=False))
@@ -76,8 +77,8 @@ class Auto(PlannedMethod):
       from farther on for a single equation, and `NewtonKrylov`.
     - More unknowns without structure: a search for the sparsity of J, then `SparseNewton` if it finds a pattern.
     - A network's pattern is sought only when `NewtonKrylov` has cost, or will cost, more than the search.
-    - A dense J: `NewtonKrylov`, in a trust region where it fails; `Anderson` comes before it where J is near a multiple
-      of I.
+    - A dense J: `NewtonKrylov`, in a trust region where it fails, preconditioned if its columns repeat by shifts;
+      `Anderson` comes before it where J is near a multiple of I.
     - Before products are tried again, "auto" for multiples of the unknowns' sizes, if these differ by three orders of
       magnitude at x0 or at the best point.
     - Up to 100 unknowns without structure both dense methods follow.
@@ -184,9 +185,10 @@ def _for_blocks(context: SolveContext, x0: Array) -> Sequence[Stage]:
 
 
 def _by_blocks(stages: Sequence[Stage]) -> list[Stage]:
-    """The stages with a sparse J; before the whole system its independent parts."""
+    """The stages with a sparse J; before the whole system its independent parts, and a full J of few columns."""
     place = next(k for k, stage in enumerate(stages) if stage.when is SPARSE)
-    return [*stages[:place], Stage(method=IndependentBlocks(method=BLOCKS), when=APART), *stages[place:]]
+    shifts = Stage(method=BY_SHIFTS, when=SHIFTS, until=DEAR)
+    return [*stages[:place], shifts, Stage(method=IndependentBlocks(method=BLOCKS), when=APART), *stages[place:]]
 
 
 def _by_units(stages: Sequence[Stage], context: SolveContext, x0: Array) -> Sequence[Stage]:
@@ -198,6 +200,7 @@ def _by_units(stages: Sequence[Stage], context: SolveContext, x0: Array) -> Sequ
     return [*stages[:place], other, *stages[place:]]
 
 
+SHIFTS = found("J is full and its columns repeat by shifts", Outcome.SHIFTS)
 APART = after("J consists of small independent blocks", lambda context: IndependentBlocks.form(context) is not None)
 
 

@@ -17,7 +17,6 @@ from implicitsolve.problem import Problem
 from implicitsolve.status import Status
 from implicitsolve.structure import BlockBanded
 from implicitsolve.structure._block_triangular import BlockTriangular
-from implicitsolve.structure._sparse import Sparse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +38,12 @@ class IndependentBlocks(NonlinearMethod):
             return None
         if evaluator.problem.jac is not None or evaluator.problem.linearize is not None:
             return None
-        if _has_larger_part(found.structure, jacobians.cost):
+        structure = found.structure
+        count, label = scipy.sparse.csgraph.connected_components(structure.to_scipy(), directed=False)
+        has_own = np.count_nonzero(structure.rows == structure.columns) == structure.unknowns
+        if count == 1 or (has_own and np.bincount(label).max() > jacobians.cost):
             return None
-        graph = found.structure.to_scipy()
-        if scipy.sparse.csgraph.connected_components(graph, directed=False, return_labels=False) == 1:
-            return None
-        form = BlockTriangular.of(found.structure)
+        form = BlockTriangular.of(structure)
         return form if len(form.levels) == 1 and form.largest <= jacobians.cost else None
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
@@ -154,20 +153,3 @@ def _whole_steps(first: NewtonStep, steps: list[NewtonStep], takes_largest: bool
         )
         merged.append(whole)
     return merged
-
-
-def _has_larger_part(structure: Sparse, most: int) -> bool:
-    """Whether the first unknown is in a part of more than that many, as far as a few steps through the pattern show.
-
-    False where they do not, or where an entry of the diagonal is missing: equations may then belong to other unknowns.
-    """
-    if np.count_nonzero(structure.rows == structure.columns) < structure.unknowns:
-        return False
-    part = np.zeros(1, dtype=np.intp)
-    while part.size <= most:
-        columns = (structure.rows[structure.indptr[j] : structure.indptr[j + 1]] for j in part)
-        following = np.unique(np.concatenate(list(columns)))
-        if following.size == part.size:
-            return False
-        part = following
-    return True

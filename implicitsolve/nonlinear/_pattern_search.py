@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from implicitsolve._arrays.host import from_host, gather
+from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import is_cupy_array
 from implicitsolve._record import LimitReached
 from implicitsolve._typing import Array, HostArray
@@ -24,7 +24,6 @@ from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
 from implicitsolve.nonlinear._plan import Search
 from implicitsolve.nonlinear._state import JacobianAssembler, Solution, SolveContext, SolveMemory
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.status import Status
 from implicitsolve.structure import Detection, Outcome
 from implicitsolve.structure._block_triangular import singularity
 from implicitsolve.structure._grid import Grid
@@ -46,12 +45,9 @@ class PatternSearch(Search):
     budget: int | None = None
     bisection: bool | Literal["only"] = True
     needs_cudss: bool = False  # on a device
-    again: bool = False  # only where steps by the pattern have failed, and J d shows that it is too narrow
 
     def __str__(self) -> str:
         """What it does, as a part of a sentence."""
-        if self.again:
-            return "Find the sparsity of J again, if J d is wrong,"
         if self.structure is not None:
             return "Take the declared sparsity of J"
         if self.bisection == "only":
@@ -61,8 +57,6 @@ class PatternSearch(Search):
     def searched(self, context: SolveContext, solution: Solution) -> SolveContext:
         """The context with what assembles J, and in its memory what was found."""
         evaluator, memory, x = context.evaluator, context.memory, solution.x
-        if self.again:
-            return self._mend(context, solution)
         if self.needs_cudss and is_cupy_array(x):
             load_cudss(x)  # raises before the first evaluation
         if self.bisection == "only":
@@ -85,18 +79,6 @@ class PatternSearch(Search):
                 return context
         found = self.found(evaluator, x, context.previous.detection, context.first)
         return context if found is None else self._with(context, found, x)
-
-    @staticmethod
-    def _mend(context: SolveContext, solution: Solution) -> SolveContext:
-        """The context, with a wider pattern where steps by it have failed."""
-        evaluator, jacobians = context.evaluator, context.jacobians
-        if isinstance(jacobians, SparseJacobians):
-            rows = np.flatnonzero(solution.status != Status.CONVERGED)
-            part, x, F = evaluator.take(rows, solution.x), gather(solution.x, rows), gather(solution.F, rows)
-            with suppress(LimitReached):  # the next stage ends at once
-                evaluator.tally.enforced(jacobians.mend, part, x, F)
-            evaluator.tally.charge()  # to no system
-        return context
 
     def _with(self, context: SolveContext, found: Detection, x: Array) -> SolveContext:
         evaluator, memory = context.evaluator, context.memory
@@ -183,8 +165,7 @@ class SparseJacobians(JacobianAssembler):
         self._found, self._memory, self._known = found, memory, known
         self._budget, self._incomplete, self.searches = budget, 0, 0
         self._is_new = found.how == Outcome.PREVIOUS or (budget is None and known is None)
-        self._is_warned = self.is_mended = False
-        self.may_widen = budget is not None
+        self._is_warned = False
         self._norms: HostArray = np.full(evaluator.rows.size, np.inf)  # of F at the last assembly
         self.sensitivity: HostArray = np.full(evaluator.rows.size, np.nan)
         is_whole = found.values is not None and not found.full_rows.size and not evaluator.has_exact_products
@@ -277,12 +258,6 @@ class SparseJacobians(JacobianAssembler):
             return None
         keep = coloring.local
         return Sparse((J.structure.rows[keep], J.structure.columns[keep]), unknowns=x.shape[1])
-
-    def mend(self, evaluator: Evaluator, x: Array, F: Array) -> None:
-        """Widen the pattern where J at x, where steps have ended, is not the derivative of F in a single row."""
-        J = self.assembler.assemble(evaluator, x, F)
-        rows = np.union1d(self.assembler.surprises[:, 1], self._wrong(evaluator, x, F, J, WRONG, 0.0))
-        self.is_mended = self._widens(evaluator, x, rows)
 
     def _warn(self, evidence: str) -> None:
         if not self._is_warned:

@@ -153,8 +153,6 @@ class SparseNewton(PlannedMethod):
             *(late if self.bisection == "late" else ()),
             Stage(method=LargeEntries(factor=self.factor), when=FULL, until=REJECTED),
             factored,
-            Stage(method=replace(search, again=True), when=DETECTED),
-            replace(factored, when=MENDED),
             *mixing,
             replace(products[0], continues=CLOSE),
             *products[1:],
@@ -173,8 +171,6 @@ class SparseNewton(PlannedMethod):
 
 IRREGULAR = found("J is sparse without diagonals", Outcome.IRREGULAR)
 LEFT_IRREGULAR = Condition("the search costs less", lambda c, s: IRREGULAR.holds(c, s) & LEFT.holds(c, s))
-DETECTED = after("a detected pattern has failed", lambda context: getattr(context.jacobians, "may_widen", False))
-MENDED = after("it was widened", lambda context: getattr(context.jacobians, "is_mended", False))
 FULL = found("J is full with few large entries", Outcome.FULL)
 NEAR_IDENTITY = found("J is full and near a multiple of I", Outcome.IDENTITY)
 REJECTED = End("a rejected step", lambda context: lambda standing: standing.is_rejected, Status.LINE_SEARCH_FAILED)

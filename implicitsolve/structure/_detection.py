@@ -36,6 +36,7 @@ class Outcome(StrEnum):
         "full",
         "a single unknown changes too many equations, though few of them much, which make a preconditioner",
     )
+    SHIFTS = "shifts", "a single unknown changes too many equations, though shifts of few columns precondition"
     NOT_FINITE = "not finite", "the residual is not finite near x0"
     RAISED = "raised", "the residual raised an ArithmeticError near x0, or a limit ended the search"
     BUDGET = "budget", "the evaluations allowed do not suffice"
@@ -49,6 +50,7 @@ class Outcome(StrEnum):
             Outcome.DENSE,
             Outcome.IDENTITY,
             Outcome.FULL,
+            Outcome.SHIFTS,
             Outcome.BUDGET,
             Outcome.CONTRADICTION,
             Outcome.IRREGULAR,
@@ -67,8 +69,8 @@ class Detection(Representation):
         "diagonals" or "bisection": which search found it; in the result of a solve also "declared", "jac" (the entries
         of the problem's own matrix), "previous" (found by an earlier solve), or "traced" (all branches of a traced F).
         Without a structure the reason: "small", "dense", "identity": dense, but near a multiple of I, "full": dense,
-        with few large entries, "not finite", "raised", "budget", "irregular": not on diagonals, or "contradiction":
-        J d is not the measured change of F.
+        with few large entries, "shifts": dense, with columns that repeat some places on, "not finite", "raised",
+        "budget", "irregular": not on diagonals, or "contradiction": J d is not the measured change of F.
     evaluations : int
         Residual evaluations that the search took.
     unknowns : int
@@ -86,6 +88,8 @@ class Detection(Representation):
         integral added has: they make a preconditioner.
     diagonal : float
         Where J is near a multiple of I: the factor.
+    kernels : ndarray (k, k, 2 T - 1) or None
+        Where columns of J repeat by shifts: its entries by the shift, for columns and rows of k fields of T unknowns.
 
     Examples
     --------
@@ -105,6 +109,7 @@ class Detection(Representation):
     likely: float = field(default=0.0, repr=False)
     large: Sparse | None = field(default=None, repr=False)
     diagonal: float = field(default=1.0, repr=False)
+    kernels: HostArray | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Take plain strings for `how`, such as "small"."""
