@@ -3,7 +3,8 @@
 States of all positions are iterated rho times from zero, which is a network with a memory of rho words. Gradients
 through all iterations ("full") and through the last one alone ("skipped") are compared with the network itself, by
 backpropagation through time ("bptt") and through windows of it ("tbptt"), with an LSTM, and with n-gram models. The
-epoch is chosen on one part of the text, and the perplexity is that of another.
+epoch is chosen on one part of the text, and the perplexity is that of another. Further forms: orders doubled by Newton
+steps ("doubled") and accelerated iterations, see `_orders`, and rho that grows from one during training ("scheduled").
 
     python -m benchmarks.experiments.language --rho 1 2 3 5 8 15
     python -m benchmarks.experiments.language --fetch --state 200 --epochs 40 --batch 20    # the paper's size
@@ -26,12 +27,15 @@ from torch import Tensor, nn
 
 import implicitsolve as ims
 from _tagging.files import DATA_VARIABLE, SHARED_DATA
+from benchmarks.experiments._orders import accelerated, doubled
 from benchmarks.experiments._run import Checkpoints, Progress, command, write_figure, write_json
 from benchmarks.experiments._text import END, KneserNey, Text, fetched
 
 CLIP = 1.0
-FORMS = ("full", "skipped", "bptt", "tbptt", "lstm")
-ITERATED = ("full", "skipped")
+ORDERS = {"doubled": doubled, "accelerated": accelerated}
+ITERATED = ("full", "skipped", "scheduled", *ORDERS)
+PAPERS = ("full", "skipped", "bptt", "tbptt", "lstm")
+FORMS = (*ITERATED, "bptt", "tbptt", "lstm")
 
 
 class States(torch.autograd.Function):
@@ -85,7 +89,10 @@ class LanguageModel(nn.Module):
             return self.lstm(words)[0]  # type: ignore[no-any-return]
         if self.form == "tbptt":
             return self.in_windows(words)
-        return States.apply(self.W, self.V, self.b, words, lengths, self.rho, self.form)  # type: ignore[no-any-return]
+        if self.form in ORDERS:
+            inputs = nn.functional.linear(words, self.V, self.b)
+            return ORDERS[self.form](inputs, self.W, self.rho)  # type: ignore[no-any-return]
+        return States.apply(self.W, self.V, self.b, words, lengths, self.rho, self.form.replace("scheduled", "full"))  # type: ignore[no-any-return]
 
     def in_windows(self, words: Tensor) -> Tensor:
         """States (B, T, k), whose gradients end where a window begins."""
@@ -143,6 +150,8 @@ def train(
         curve = state["curve"]
     bar = Progress(settings["epochs"], len(curve), checkpoints.path.stem, quiet)
     for epoch in range(len(curve), settings["epochs"]):
+        if settings["form"] == "scheduled":
+            model.rho = scheduled(settings["rho"], epoch, settings["epochs"])
         began, total, count = time.process_time(), 0.0, 0
         for part in batches(text.train, settings["batch"], np.random.default_rng([settings["seed"], epoch])):
             optimizer.zero_grad()
@@ -160,6 +169,11 @@ def train(
         bar.step(**{name: f"{value:.1f}" for name, value in curve[-1].items()})
     bar.close()
     return {"curve": curve, "perplexity": min(curve, key=lambda row: row["choice"])["held"]}
+
+
+def scheduled(rho: int, epoch: int, epochs: int) -> int:
+    """Iterations in an epoch: one at first, doubled up to rho in the first half of the training."""
+    return min(rho, 2 ** (2 * epoch * (rho - 1).bit_length() // epochs))
 
 
 def figure(path: Path, rows: list[dict[str, Any]], lines: dict[str, float]) -> None:
@@ -217,7 +231,7 @@ def main() -> None:
     add("--seeds", type=int, nargs="+", default=[0, 1, 2], help="default 0 1 2")
     add("--window", type=int, default=20, help="words of truncated backpropagation through time (default %(default)s)")
     add("--rho", type=int, nargs="+", default=[1, 2, 3, 5, 8, 15], help="iterations (default 1 2 3 5 8 15)")
-    add("--forms", nargs="+", choices=FORMS, default=FORMS, help="default: all")
+    add("--forms", nargs="+", choices=FORMS, default=PAPERS, help="default: those of the papers")
     add("--state", type=int, default=100, help="k (default %(default)s)")
     add("--epochs", type=int, default=4, help="default %(default)s")
     add("--batch", type=int, default=4, help="lines (default %(default)s)")

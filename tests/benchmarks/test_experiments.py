@@ -7,8 +7,10 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import torch
 
+import implicitsolve as ims
 from _lattices.language_model import ElmanLanguageModel
 from benchmarks.experiments._layers import LAYERS, of_equal_size, parameters_of
+from benchmarks.experiments._orders import accelerated, doubled, iterated
 from benchmarks.experiments._run import Checkpoints, write_figure
 from benchmarks.experiments._text import END, UNKNOWN, KneserNey, Text
 from benchmarks.experiments.language import LanguageModel
@@ -108,3 +110,24 @@ def test_documents_of_a_treebank(tmp_path):
     )
     (tmp_path / "dev").write_text("\n".join((*rows, "1\tHello\t_", "1.1\tempty\t_")), encoding="utf-8")
     assert read_documents(tmp_path / "dev") == [(["fine", "is", "n't"], 1), (["hello"], 0)]
+
+
+@pytest.mark.parametrize("rho", [1, 2, 4, 8])
+@pytest.mark.parametrize("form", [iterated, doubled, accelerated])
+def test_orders_are_causal_and_end(form, rho, rng):
+    inputs, W = rng.standard_normal((2, 12, 3)), 0.5 * rng.standard_normal((3, 3))
+    states = form(inputs, W, rho)
+    weights = torch.from_numpy(W).requires_grad_()
+    np.testing.assert_allclose(form(torch.from_numpy(inputs), weights, rho).detach(), states, atol=1e-14)
+    for changed, first, last in ((5, 5, 5 + rho), (11, 11, 12)):
+        other = inputs.copy()
+        other[:, changed] += 1.0
+        differs = np.abs(form(other, W, rho) - states).max(axis=(0, 2)) > 0
+        assert not differs[:first].any()
+        assert not differs[last:].any()
+    problem = ims.adapters.elman({"W": W, "V": np.eye(3)}, inputs, activation="logistic")
+    exact = problem.substitute()
+    plain = ims.adapters.approximate_fixed_point(problem, rho).x
+    np.testing.assert_allclose(iterated(inputs, W, rho), plain, atol=1e-14)
+    assert np.abs(doubled(inputs, W, rho) - exact).max() <= 1.5 * np.abs(plain - exact).max()
+    np.testing.assert_allclose(doubled(inputs, W, 16), exact, atol=1e-9)
