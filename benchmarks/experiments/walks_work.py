@@ -45,10 +45,11 @@ def measure(model: INN, law: Law, n: int, repeat: int, seed: int) -> dict[str, A
         states.sum().backward()
         seconds = time.process_time() - began - forward
         most = max((int(np.max(step.krylov_iterations, initial=0)) for step in result.steps), default=0)
-        work = result.counts.residuals + result.counts.jvps, int(np.max(result.iterations)), most
+        steps = result.iterations
+        work = result.counts.residuals + result.counts.jvps, float(np.mean(steps)), int(np.max(steps)), most
         found.append((*work, forward, seconds, int(np.sum(~result.success))))
-    names = ("products", "most steps", "most inner iterations", "forward seconds", "gradient seconds", "unsolved")
-    return {"bias": law.bias, "n": n} | dict(zip(names, np.mean(found, axis=0).tolist()))
+    names = ("products", "mean steps", "most steps", "most inner iterations", "forward seconds", "gradient seconds")
+    return {"bias": law.bias, "n": n} | dict(zip((*names, "unsolved"), np.mean(found, axis=0).tolist()))
 
 
 def main() -> None:
