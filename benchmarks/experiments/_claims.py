@@ -17,14 +17,19 @@ from jinja2 import nodes
 __all__ = ["loose_numbers", "sentences"]
 
 FENCE = re.compile(r"```.*?```", re.DOTALL)
+PLACE = r"(?:section|Table|Figure)?s? ?[\d.]+"
 REFERENCE = re.compile(
-    r"\([^()]*\b20\d\d[^()]*\)|\b(?:Table|Figure|section)s? [\d.]+(?: (?:and|to) \d+)?|WikiText-2|SHA-256|P_\d|2 ×"
+    rf"\((?:[^()\d]*\b)?20\d\d(?:, {PLACE}(?:(?:,| and| to) {PLACE})*)?\)"
+    r"|\b(?:Table|Figure|section)s? [\d.]+(?: (?:and|to) \d+)?|WikiText-2|SHA-256|P_\d|2 × ?\Z|‖[^‖]*‖²"
     r"|float(?:32|64)|`1 - (?:2 )?s`|\]\([^)]*\)|`[\w./-]*\.(?:py|json|md|txt|conllu)`|`--[a-z-]+(?: [a-z]+)?`"
 )
+UNITS = "one two three four five six seven eight nine".split()[1:]
+TEENS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
+TENS = "twenty thirty forty fifty sixty seventy eighty ninety hundreds? thousands? millions? dozens?".split()
+PARTS = "half halves halved thirds? quarters? fifths? sixths? sevenths? eighths? ninths? tenths? twice thrice".split()
+TIMES = "doubled? doubles triples? tripled quadruples? quadrupled".split()
 WORDS = re.compile(
-    r"\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|hundreds?|thousands?|"
-    r"half|halves|thirds?|quarters?|fifth|tenth|twice|doubled?|doubles|triples?|tripled)\b",
-    re.IGNORECASE,
+    rf"\b(?:{'|'.join((*UNITS, *TEENS, *TENS, *PARTS, *TIMES))})\b|\w+fold\b|orders? of magnitude", re.IGNORECASE
 )
 MOST_WORDS = 8
 FORMATS = {"to", "words", "around", "span"}  # their further arguments are digits and scales
@@ -37,8 +42,8 @@ def loose_numbers(template: str) -> list[str]:
     tree = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).parse(text)
     found = []
     for node in tree.find_all(nodes.TemplateData):
-        literal = REFERENCE.sub("", node.data)
-        found += [line.strip() for line in literal.splitlines() if re.search(r"\d", line) or WORDS.search(line)]
+        literal = REFERENCE.sub("", node.data)  # a reference may go on in the next line
+        found += [line.strip() for line in literal.splitlines() if _has_number(line)]
     return found + [f"{{{{ {value} }}}}" for value in _literals(tree)]
 
 
@@ -70,7 +75,8 @@ def _literals(node: nodes.Node) -> Iterator[Any]:
 
 
 def _has_number(text: str) -> bool:
-    return bool(re.search(r"\d", REFERENCE.sub("", text)) or WORDS.search(text))
+    own = REFERENCE.sub("", text)
+    return any(character.isnumeric() for character in own) or bool(WORDS.search(own))
 
 
 def sentences(value: Any, path: str = "") -> list[str]:

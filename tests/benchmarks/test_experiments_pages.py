@@ -34,6 +34,13 @@ LIES = [
     "{% if x %}12 of 20{% endif %}",
     "{{ percent(x, 140.0) | to(1) }}",
     "{{ [x, 7] | join }}",
+    "Time falls by an order of magnitude.",
+    "It is tenfold faster.",
+    "The error is halved.",
+    "Some forty products.",
+    "½ of the texts fail.",
+    "Better by far (the error is 0.12, 2015).",
+    "It takes 2 × the time.",
 ]
 
 
