@@ -133,6 +133,8 @@ __all__ = [
     "trace",
 ]
 
+__dir__ = [*__all__, "__version__"].copy
+
 # Loaded on first use: what most solves do without, and the packages around the core, which imports none of them.
 _PACKAGES = ("adapters", "branches", "diagnostics", "drivers", "testing")
 
@@ -174,8 +176,3 @@ def _unavailable(message: str) -> Any:
 
     unavailable.__doc__ = message
     return unavailable
-
-
-def __dir__() -> list[str]:
-    """The public names, those that load on first use included."""
-    return sorted([*__all__, "__version__"])
