@@ -77,19 +77,13 @@ class Tally:
         self.most = max_evaluations
         self.until: float | None = None if max_seconds is None else time.monotonic() + max_seconds
         self.ended: Status | None = None  # why systems that still run are given up
-        self._is_enforced = False
+        self.is_enforced = False  # whether evaluations respect the limits
 
     def add(self, kind: str) -> None:
         """Count one call, unless it would exceed a limit that is enforced."""
-        if self._is_enforced and kind != "linearizations" and self.is_spent():
+        if self.is_enforced and kind != "linearizations" and self.is_spent():
             raise LimitReached
         setattr(self, kind, getattr(self, kind) + 1)
-
-    def add_residual(self) -> None:
-        """Add one call of the residual, in less time."""
-        if self._is_enforced and self.is_spent():
-            raise LimitReached
-        self.residuals += 1
 
     def counts(self) -> Counts:
         """Return a snapshot."""
@@ -108,7 +102,7 @@ class Tally:
 
     def charge(self) -> int:
         """Evaluations since the last charge."""
-        before, self.charged = self.charged, self.evaluations
+        before, self.charged = self.charged, self.residuals + self.jvps + self.vjps
         return self.charged - before
 
     def is_spent(self) -> bool:
@@ -121,11 +115,11 @@ class Tally:
 
     def enforced(self, function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
         """Call a function whose evaluations respect the limits: LimitReached ends it."""
-        before, self._is_enforced = self._is_enforced, self.most is not None or self.until is not None
+        before, self.is_enforced = self.is_enforced, self.most is not None or self.until is not None
         try:
             return function(*arguments, **options)
         finally:
-            self._is_enforced = before
+            self.is_enforced = before
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)

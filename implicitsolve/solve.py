@@ -251,7 +251,8 @@ def plan(
     solver, stop, _ = check_settings("plan", method, None, None)
     x0 = as_inexact(own_start("plan", problem) if x0 is None else x0, "x0")
     evaluator = Evaluator(problem, x0, solver.rdiff)
-    offer_inverse(evaluator, problem.jac_approx)
+    if problem.jac_approx is not None:
+        offer_inverse(evaluator, problem.jac_approx)
     context, x = SolveContext(evaluator, stop), evaluator.flatten(x0)
     if problem.halves is not None and solver.eliminates and Halved.suits(context):
         solver = Halved(method=solver)

@@ -17,6 +17,7 @@ import scipy.sparse
 
 from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import copy_array, numpy_namespace
+from implicitsolve._record import LimitReached
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._checks import (
     checked_array,
@@ -92,7 +93,10 @@ class Evaluator(Systems):
 
     def residual_of_one(self, x: HostArray, *, keep: bool = True) -> HostArray:
         """F(x) for the only system, without bounds, as NumPy arrays (N,)."""
-        self.tally.add_residual()
+        tally = self.tally
+        if tally.is_enforced and tally.is_spent():
+            raise LimitReached
+        tally.residuals += 1
         is_own = self.problem.pure or not keep
         argument = (x if is_own else x.copy()).reshape(self.shape)
         try:

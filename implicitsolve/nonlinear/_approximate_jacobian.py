@@ -47,8 +47,6 @@ def offer_inverse(evaluator: Evaluator, given: Any, scales: Scales | None = None
 
     It is that in the units of x and F, where the evaluator's problem has `scales`.
     """
-    if given is None:
-        return
 
     def inverse(A: Any) -> LinearOperator:
         M = evaluator.operator(_invert(A), "jac_approx")

@@ -22,10 +22,9 @@ from implicitsolve.nonlinear._causal import Substitution
 from implicitsolve.nonlinear._dense_newton import DenseNewton
 from implicitsolve.nonlinear._halved import Halved
 from implicitsolve.nonlinear._homotopy import Homotopy
-from implicitsolve.nonlinear._logarithmic import Logarithmic
 from implicitsolve.nonlinear._mixed_precision import MixedPrecision
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
-from implicitsolve.nonlinear._other_variables import UNITS, Rescaled, is_plain
+from implicitsolve.nonlinear._other_variables import UNITS, Logarithmic, Rescaled
 from implicitsolve.nonlinear._plan import ANY, CLOSE, SPARSE, End, PlannedMethod, Stage, after, found
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext, Standing
@@ -193,7 +192,7 @@ def _by_blocks(stages: Sequence[Stage]) -> list[Stage]:
 
 def _by_units(stages: Sequence[Stage], context: SolveContext, x0: Array) -> Sequence[Stage]:
     """The stages; before products are tried again, the system in other units."""
-    if not is_plain(context, x0) or x0.dtype.char not in "fd":
+    if not Rescaled.suits(context, x0):
         return stages
     place = next(k for k, stage in enumerate(stages) if stage.continues is CLOSE)
     other = Stage(method=Rescaled(method=Auto(), takes_all=False), when=UNITS, continues=ANY)

@@ -79,7 +79,7 @@ class BlockLoop(IterationLoop[BlockState]):
         super().__init__(method, context, solution, rows)
         self.assembler: JacobianAssembler = method.assembler(self.whole)
         self.factor: Any = method.factor
-        self.budget.assembly = self.assembler.cost
+        self.budget.note_assembly(self.assembler.cost)
         self.newton: Array | None = None  # the last direction, before it was shortened at bounds
         self.descents: list[tuple[Indices, Descent]] = []  # of the new J, where the line search needs them
 

@@ -47,7 +47,7 @@ class OneFactoredSystem(OneInvertedSystem):
         self.factor: Any = method.factor
         self.components = component_count(self.evaluator)
         self.assembler: JacobianAssembler = method.assembler(self.evaluator)
-        self.budget.assembly = self.assembler.cost
+        self.budget.note_assembly(self.assembler.cost)
         self.slowest = slowest_rate(self.assembler.cost)
         known = None if is_retry or method.reuse == "none" else context.previous.inverse
         self.inverse = BatchedInverse() if known is None else copy.copy(known)
@@ -67,9 +67,8 @@ class OneFactoredSystem(OneInvertedSystem):
     def applies(method: Any, context: SolveContext, x0: Array) -> bool:
         """Whether the system is alone and real, and the kernels are the library's choice: sums differ in rounding."""
         is_chosen = getattr(method.factor, "backend", "auto") == "auto" and not context.evaluator.batch_shape
-        is_plain = type(x0) is np.ndarray and x0.dtype.char in "fd" and x0.dtype.isnative
-        may_differ = is_chosen or getattr(method, "rounds_freely", False)
-        return may_differ and is_plain and not method.line_search.needs_descent and OneInvertedSystem.suits(context)
+        may_differ = (is_chosen or getattr(method, "rounds_freely", False)) and not method.line_search.needs_descent
+        return may_differ and OneInvertedSystem.suits(context, x0) and x0.dtype.isnative
 
     def run(self) -> Solution:
         """Iterate until the system has ended, and leave the factors to later solves."""

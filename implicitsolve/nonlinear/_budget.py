@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from implicitsolve._record import Tally
 from implicitsolve._typing import HostArray, Indices
-from implicitsolve.nonlinear._state import Solution
+from implicitsolve.nonlinear._state import LoopState, Solution
 from implicitsolve.precondition._lagged import UNLIMITED
-
-if TYPE_CHECKING:
-    from implicitsolve.nonlinear._state import LoopState
 
 EVALUATIONS, STEPS = 480, 12  # without progress; and so many assemblies, or as many times the root of N
 FIRST_SHARE = 0.5  # of the budget, for the first of several attempts
@@ -41,7 +37,7 @@ class Budget:
         self.is_charged: bool = tally.most is None
         self.is_limited: bool = is_limited and self.is_charged
         self.is_single: bool = size == 1
-        self.assembly: int = 0  # evaluations that an assembly of J takes
+        self.note_assembly(0)
         self.exempt: HostArray = np.zeros(size, dtype=bool)  # systems whose progress ||F|| does not show
         self.norms: HostArray = np.full((2, size), np.nan)  # of F at the last progress of this attempt,
         self.least: HostArray = solution.norm.copy() if is_retry else np.full(size, np.inf)  # and of all before
@@ -49,10 +45,9 @@ class Budget:
             self.charged += tally.charge() / self.whole
         self.before: HostArray = self.charged * is_retry  # to which progress brings the charge back
 
-    @property
-    def whole(self) -> int:
-        """Evaluations that a system may take without progress in all."""
-        return evaluations_without_progress(self.unknowns, self.assembly)
+    def note_assembly(self, evaluations: int) -> None:
+        """Note how many evaluations an assembly of J takes; `whole` are those that a system may take in all."""
+        self.assembly, self.whole = evaluations, evaluations_without_progress(self.unknowns, evaluations)
 
     def is_spent(self, rows: Indices) -> HostArray | bool:
         """Where nothing is left to systems in this attempt."""

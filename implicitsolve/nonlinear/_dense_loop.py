@@ -85,7 +85,7 @@ class DenseLoop(IterationLoop[DenseState]):
         dense, has_jac = BlockBanded(0, 0, block_size=self.whole.size), self.whole.problem.jac is not None
         self.assembler = Assembler(self.whole, self.unit**0.5, certifies=False, structure=dense)
         self.offered = OfferedJacobians.of(self.evaluator, self.state.x) if has_jac else None
-        self.budget.assembly = 1 if has_jac else self.whole.size
+        self.budget.note_assembly(1 if has_jac else self.whole.size)
 
     def _extend(self, state: LoopState, J: LinearOperator | None) -> DenseState:
         b, N = state.x.shape

@@ -59,6 +59,6 @@ class DenseNewton(NonlinearMethod):
         return is_plain and evaluator.size <= MOST_UNKNOWNS and evaluator.size * x0.size <= MOST_ENTRIES
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        if not self.equilibrated and OneDenseSystem.suits(context):
+        if not self.equilibrated and OneDenseSystem.suits(context, start.x):
             return OneDenseSystem(context, start, is_retry=rows is not None).run()
         return DenseLoop(self, context, start, rows).run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -19,19 +19,6 @@ from implicitsolve.precondition._lagged import BatchedInverse
 from implicitsolve.stopping import check_positive
 
 REJECTIONS = 10  # in a row, each with half the damping of the one before, after which a system has failed
-
-
-class Settings(Protocol):
-    """What the loop reads of a method's settings."""
-
-    @property
-    def damping(self) -> float: ...
-    @property
-    def growth_limit(self) -> float: ...
-    @property
-    def patience(self) -> int: ...
-    @property
-    def preconditioned(self) -> bool: ...
 
 
 @dataclass
@@ -66,9 +53,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
     ADMITS: ClassVar[float | None] = 0.05  # and so at least 0.95 of the slots are in use while systems wait
     FOLDS = True
 
-    def __init__(
-        self, method: Settings, context: SolveContext, solution: Solution, rows: Indices | None = None
-    ) -> None:
+    def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         self.preconditioned = method.preconditioned and context.evaluator.offers_inverse
         self.newest: LinearOperator | None = None
         super().__init__(method, context, solution, rows)

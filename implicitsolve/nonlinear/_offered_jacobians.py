@@ -10,9 +10,10 @@ import scipy.sparse
 
 from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import array_namespace, device
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import Array
 from implicitsolve.direct._sparse_lu import DENSE
 from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.nonlinear._state import JacobianAssembler
 from implicitsolve.operators._convert import is_cupy_sparse
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure._sparse import Sparse, compressed
@@ -20,29 +21,31 @@ from implicitsolve.structure._sparse import Sparse, compressed
 LARGEST_DENSE = 100  # unknowns up to which the factors of a dense matrix cost less than the products in their place
 
 
-class OfferedJacobians:
+class OfferedJacobians(JacobianAssembler):
     """The assembler of `BlockLoop` from a function of the problem that returns matrices.
 
     `structure` has the entries of all matrices so far. Of a dense array these are its nonzeros.
     """
 
-    cost: int = 1
-
     def __init__(self, evaluator: Evaluator, J: Any) -> None:
         self.name = "jac" if evaluator.problem.linearize is None else "linearize"
-        self.sensitivity: HostArray = np.full(evaluator.rows.size, np.nan)
+        self.sensitivity = np.full(evaluator.rows.size, np.nan)
         self.structure: Sparse = _pattern(J)
         self._last: _Layout | None = None  # of sparse matrices
 
     @classmethod
     def of(cls, evaluator: Evaluator, x: Array) -> OfferedJacobians | None:
-        """The Jacobians of a problem; None if it offers none, or at x no matrix but an operator."""
+        """The Jacobians of a problem with `jac` or `linearize`; None if these are operators at x, not matrices."""
         problem = evaluator.problem
-        if (problem.linearize is None and problem.jac is None) or problem.blocks is not None:
+        if problem.blocks is not None:
             return None
         J = evaluator.matrix(x, keep=True)
         evaluator.as_operator(J, "jac" if problem.linearize is None else "linearize")  # raises where the shape is wrong
         return cls(evaluator, J) if _is_matrix(J) else None
+
+    @property
+    def cost(self) -> int:
+        return 1
 
     @property
     def is_dense(self) -> bool:
@@ -62,12 +65,6 @@ class OfferedJacobians:
             )
         data = self._entries(J).reshape(math.prod(evaluator.batch_shape), -1).astype(x.dtype)
         return SparseMatrix(evaluator.selected(data), self.structure)
-
-    def is_certain(self, rows: Indices) -> bool:
-        return True
-
-    def check(self, rows: Indices, newton_step: Array) -> HostArray:
-        return np.zeros(rows.size, dtype=bool)
 
     def _entries(self, J: Any) -> Array:
         """Entries (..., nnz) at the places of `structure`, to which those are added that are new."""

@@ -62,7 +62,7 @@ class OneDenseSystem(OneInvertedSystem):
         self.factors: Any = None  # of J scaled so, until J changes
         self.steps = DifferenceSteps(1, N, self.unit**0.5)
         self.poor = self.idle = 0
-        self.budget.assembly = N if self.offered is None else 1
+        self.budget.note_assembly(N if self.offered is None else 1)
         self.radius, self.is_stale = math.inf, True
         self.predicted: Any = None
         self.is_singular = self.is_mixed = self.is_even = False  # whether rows of J differ in size; or nothing does

@@ -13,7 +13,7 @@ import numpy as np
 
 from implicitsolve._arrays.namespace import eps, numpy_namespace, safe_range, smallest_normal
 from implicitsolve._record import LimitReached, NewtonStep
-from implicitsolve._typing import HostArray
+from implicitsolve._typing import Array, HostArray
 from implicitsolve.globalize._line_search import Correction, SearchResult, SearchStart
 from implicitsolve.globalize._rules import has_diverged, is_still
 from implicitsolve.kernels._lapack import IAMAX
@@ -85,10 +85,11 @@ class OneSystem(OneConvergence):
         self._mark_converged(None)
 
     @staticmethod
-    def suits(context: SolveContext) -> bool:
-        """Whether the solve is of one system without bounds, and no caller schedules it."""
+    def suits(context: SolveContext, x0: Array) -> bool:
+        """Whether the solve is of one system of real NumPy numbers without bounds, and no caller schedules it."""
         is_watched = context.scheduler is not None or context.truth is not None or context.shift is not None
-        return context.evaluator.rows.size == 1 and context.evaluator.box is None and not is_watched
+        is_plain = type(x0) is np.ndarray and x0.dtype.char in "fd"
+        return is_plain and x0.shape[0] == 1 and context.evaluator.box is None and not is_watched
 
     def run(self) -> Solution:
         """Iterate until the system has ended."""
@@ -227,7 +228,7 @@ class OneSystem(OneConvergence):
     def _measure(self, F: HostArray, norm: float) -> HostArray:
         """Norm of F in the norm of the stopping rule, where `norm` is ||F||_2."""
         if self.stop.norm == "max" and math.isfinite(norm):  # BLAS compares no NaN
-            return np.asarray([self._largest(F)])
+            return np.asarray([float(abs(F[IAMAX[F.dtype.char](F)]))])
         return self.stop.measured(Norms(F[None]), self.evaluator.event_shape)
 
     @staticmethod
@@ -238,7 +239,7 @@ class OneSystem(OneConvergence):
     def _norm(self, v: HostArray) -> float:
         """``norm2`` of one vector; BLAS raises no floating-point warnings."""
         size, (low, high) = math.sqrt(DOT[v.dtype.char](v, v)), self.safe
-        return size if low < size < high else float(norm2(v[None])[0])
+        return size if low < size < high else float(norm2(v[None])[0]) if v.any() else 0.0
 
 
 class OneInvertedSystem(OneSystem):

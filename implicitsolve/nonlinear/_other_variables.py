@@ -1,13 +1,15 @@
-"""A system in other variables y than its unknowns x, solved by the same methods."""
+"""A system in other variables y than its unknowns x, logarithms or multiples of these, solved by the same methods."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.linearize._difference_product import Box
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._jacobian import Scales
 from implicitsolve.monitor import mapped
@@ -22,7 +24,7 @@ SPREAD = 1e3  # of the sizes of the unknowns at x0 or at the best point, from wh
 class Variables(Protocol):
     """What y stands for."""
 
-    precision: ClassVar[float]
+    precision: ClassVar[float] = 1.0  # size of y for which errors of x, relative to itself, are as small as those of y
 
     def problem(self, structure: Any) -> Problem:
         """The problem in y."""
@@ -35,6 +37,7 @@ class Variables(Protocol):
 
     def error(self, y: HostArray, error: HostArray) -> HostArray:
         """The error of each x by that of y, relative to y."""
+        return error.copy()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,11 @@ class OtherVariables(NonlinearMethod):
     def label(self) -> str:
         """The name in `Retry.method`."""
         return f"{label(self.method)} in {self.words}"
+
+    @staticmethod
+    def suits(context: SolveContext, x0: Array) -> bool:
+        """Whether the problem is one for other variables: NumPy arrays, no `blocks` and no schedule."""
+        return type(x0) is np.ndarray and context.scheduler is None and context.evaluator.problem.blocks is None
 
     def variables(self, evaluator: Evaluator, start: Solution) -> Variables:
         """The variables, by what is known of x."""
@@ -80,11 +88,6 @@ class OtherVariables(NonlinearMethod):
         return replace(found, start=start.start, x=x, error=error, charged=start.charged)
 
 
-def is_plain(context: SolveContext, x0: Array) -> bool:
-    """Whether the problem is one for other variables: NumPy arrays, no `blocks` and no schedule."""
-    return type(x0) is np.ndarray and context.scheduler is None and context.evaluator.problem.blocks is None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rescaled(OtherVariables):
     """A method for multiples of the sizes that the unknowns have in x0 or where the methods before have ended.
@@ -95,7 +98,12 @@ class Rescaled(OtherVariables):
 
     words: ClassVar[str] = "units of x"
 
-    def variables(self, evaluator: Evaluator, start: Solution) -> Multiples:
+    @staticmethod
+    def suits(context: SolveContext, x0: Array) -> bool:
+        """Whether the problem is one for other variables, and real."""
+        return OtherVariables.suits(context, x0) and x0.dtype.char in "fd"
+
+    def variables(self, evaluator: Evaluator, start: Solution) -> Variables:
         sizes, like = evaluator.unflatten(_sizes(start)), evaluator.unflatten(start.start)
         return Multiples(Scales.with_sizes(evaluator.problem, sizes, np.ones_like(like), like))
 
@@ -116,24 +124,93 @@ UNITS = Condition("unknowns differ by three orders of magnitude", _have_other_un
 
 
 @dataclass(frozen=True, eq=False)
-class Multiples:
+class Multiples(Variables):
     """Multiples of scales."""
 
     scales: Scales
-    precision: ClassVar[float] = 1.0
 
     def problem(self, structure: Any) -> Problem:
-        """The problem in y."""
         return replace(self.scales.problem, structure=structure)
 
     def of(self, x: HostArray) -> HostArray:
-        """The y of an x."""
         return x / self.scales.x
 
     def back(self, y: HostArray) -> HostArray:
-        """The x of a y."""
         return y * self.scales.x
 
+
+@dataclass(frozen=True, kw_only=True)
+class Logarithmic(OtherVariables):
+    """A method for y = log(x), for unknowns whose lower bound is zero: steps multiply them, and none reaches zero.
+
+    Where F has quotients, powers or logarithms of them, as chemical equilibria have, it is nearly linear in y, and the
+    error of x is relative to each unknown, however small. Other unknowns are taken as they are.
+    """
+
+    words: ClassVar[str] = "logarithms"
+
+    @staticmethod
+    def suits(context: SolveContext, x0: Array) -> bool:
+        """Whether some unknowns of a problem for other variables have the lower bound zero, and all start above."""
+        box = context.evaluator.box
+        if box is None or not OtherVariables.suits(context, x0):
+            return False
+        positive = box.lower == 0
+        return bool(positive.any() and (x0[positive] > 0).all())
+
+    def variables(self, evaluator: Evaluator, start: Solution) -> Variables:
+        box: Any = evaluator.box
+        return Logarithms(evaluator.problem, evaluator.unflatten(box.lower == 0), box)
+
+
+@dataclass(frozen=True, eq=False)
+class Logarithms(Variables):
+    """A problem in logarithms of those unknowns that are marked."""
+
+    whole: Problem
+    positive: HostArray
+    box: Box
+    precision: ClassVar[float] = 32.0
+
+    def problem(self, structure: Any) -> Problem:
+        """The problem; its functions are those of the whole, by the chain rule."""
+        whole, times, box, shape = self.whole, self.factors, self.box, self.positive.shape
+        jvp, vjp, jac = whole.jvp, whole.vjp, whole.jac
+        with np.errstate(divide="ignore", invalid="ignore"):
+            sides = tuple(self.of(side.reshape(shape)) for side in (box.lower, box.upper))
+        return Problem(
+            lambda y: whole.residual(self.back(y)),
+            jvp=None if jvp is None else lambda y, v: jvp(self.back(y), times(y) * v),
+            vjp=None if vjp is None else lambda y, w: times(y) * vjp(self.back(y), w),
+            jac=None if jac is None else lambda y: self._jacobian(y, jac(self.back(y)), "jac"),
+            linearize=whole.linearize and self._linearize,
+            structure=structure,
+            batch_ndim=whole.batch_ndim,
+            rejects=whole.rejects,
+            bounds=None if np.isinf(sides).all() else sides,
+            name=whole.name,
+        )
+
+    def of(self, x: HostArray) -> HostArray:
+        with np.errstate(divide="ignore"):
+            return np.where(self.positive, np.log(np.where(self.positive, x, 1.0)), x)
+
+    def back(self, y: HostArray) -> HostArray:
+        """The inverse of `of`, within the range of the dtype."""
+        largest = 0.98 * math.log(float(np.finfo(y.dtype).max))
+        return np.where(self.positive, np.exp(np.clip(y, -largest, largest)), y)
+
     def error(self, y: HostArray, error: HostArray) -> HostArray:
-        """The error of y."""
-        return error.copy()
+        with np.errstate(invalid="ignore"):
+            return error * np.maximum(np.abs(y).max(axis=1), 1.0)
+
+    def factors(self, y: HostArray) -> HostArray:
+        """Derivatives of `back`."""
+        return np.where(self.positive, self.back(y), 1.0)
+
+    def _jacobian(self, y: HostArray, J: object, name: str) -> object:
+        return Scales(self.whole, self.factors(y), np.ones_like(y))._jacobian(J, name)
+
+    def _linearize(self, y: HostArray) -> tuple[HostArray, Any]:
+        F, J = self.whole.linearize(self.back(y))  # type: ignore[misc]
+        return F, self._jacobian(y, J, "linearize")

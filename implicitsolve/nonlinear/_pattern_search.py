@@ -64,21 +64,28 @@ class PatternSearch(Search):
             if memory.detection is not None:
                 again = replace(again, evaluations=memory.detection.evaluations + again.evaluations)
             return self._with(replace(context, first=None), again, x)
-        offered = OfferedJacobians.of(evaluator, x)
-        if offered is not None:
-            memory.detection = Detection(
-                structure=offered.structure, how=Outcome.JAC, evaluations=0, unknowns=evaluator.size
-            )
-            return replace(context, jacobians=offered)
-        problem = evaluator.problem
-        if problem.linearize is not None and problem.structure is None and self.structure is None:
-            return context  # J is an operator, whose products are exact
+        own = self._offered(context, x)
+        if own is not None:
+            return own
         if context.scheduler is None and context.truth is None and evaluator.problem.linearize is None:
             context = replace(context, first=evaluator.residual(x))
             if _holds(context, x):
                 return context
         found = self.found(evaluator, x, context.previous.detection, context.first)
         return context if found is None else self._with(context, found, x)
+
+    def _offered(self, context: SolveContext, x: Array) -> SolveContext | None:
+        """The context with the problem's own matrices, or as it is where J is an operator; None where J is neither."""
+        evaluator, problem = context.evaluator, context.evaluator.problem
+        if problem.linearize is None and problem.jac is None:
+            return None
+        found = OfferedJacobians.of(evaluator, x)
+        if found is not None:
+            known = Detection(structure=found.structure, how=Outcome.JAC, evaluations=0, unknowns=evaluator.size)
+            context.memory.detection = known
+            return replace(context, jacobians=found)
+        is_open = problem.structure is None and self.structure is None  # for products, which are exact
+        return context if problem.linearize is not None and is_open else None
 
     def _with(self, context: SolveContext, found: Detection, x: Array) -> SolveContext:
         evaluator, memory = context.evaluator, context.memory

@@ -60,7 +60,7 @@ NOT_NEAR = Condition("", lambda context, solution: np.zeros(solution.status.size
 CLOSE = Condition("||F|| has fallen to a hundredth", lambda _, s: s.norm <= NEAR * s.first_norm)
 SPARSE = after("the pattern of J is known", lambda context: context.jacobians is not None)
 NOT_SPARSE = after("no pattern is known", lambda context: context.jacobians is None)
-STUCK = Condition("a search along steps stagnated or failed", lambda context, solution: _is_stuck(context, solution))
+STUCK = Condition("a search along steps stagnated or failed", _is_stuck)
 LEFT = Condition("they were left", lambda context, solution: solution.status == Status.ITERATION_LIMIT)
 
 
@@ -199,7 +199,7 @@ def _shares(stages: Sequence[Stage], whole: float) -> list[float]:
 
     A search before them gets the first of these parts.
     """
-    solves = list(accumulate(int(not stage.is_search) for stage in stages))
+    solves = list(accumulate([not isinstance(stage.method, Search) for stage in stages], initial=0))[1:]
     last = solves[-1]
     if last < 2:
         return [whole] * len(stages)

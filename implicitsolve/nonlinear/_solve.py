@@ -22,7 +22,7 @@ from implicitsolve.linearize._systems import FEW
 from implicitsolve.monitor import Monitor, mapped
 from implicitsolve.nonlinear._approximate_jacobian import offer_inverse
 from implicitsolve.nonlinear._halved import Halved
-from implicitsolve.nonlinear._logarithmic import Logarithmic
+from implicitsolve.nonlinear._other_variables import Logarithmic
 from implicitsolve.nonlinear._state import (
     CONVERGED,
     NonlinearMethod,
@@ -95,8 +95,7 @@ def _solve(
         scales = Scales.of(problem, x0, tally)
         problem, x0, monitor = scales.problem, scales.start(x0), scales.monitor(monitor)
     tally.charge()
-    evaluator = _evaluator(problem, x0, solver, scheduler, tally, is_scaled=scales is not None)
-    offer_inverse(evaluator, whole.jac_approx, scales)
+    evaluator = _evaluator(problem, x0, solver, scheduler, tally, scales)
     keep_heap(x0)
     known = SolveMemory() if previous is None else memory_of("root", problem, x0, previous)
     if trace is not None and known.assembler is None:
@@ -116,13 +115,21 @@ def _solve(
 
 
 def _evaluator(
-    problem: Problem, x0: Array, solver: NonlinearMethod, scheduler: Scheduler | None, tally: Tally, *, is_scaled: bool
+    problem: Problem,
+    x0: Array,
+    solver: NonlinearMethod,
+    scheduler: Scheduler | None,
+    tally: Tally,
+    scales: Scales | None,
 ) -> Evaluator:
     few = FEW if scheduler is None or scheduler.capacity is None else 1.0
     evaluator = Evaluator(problem, x0, solver.rdiff, few=few)
     evaluator.tally = tally
-    is_plain = not is_scaled and problem.linearize is None  # and so may be called in float32
+    is_plain = scales is None and problem.linearize is None  # and so may be called in float32
     evaluator.reports_coarse = scheduler is None and is_plain and type(x0) is np.ndarray
+    given = problem.jac_approx if scales is None else scales.whole.jac_approx
+    if given is not None:
+        offer_inverse(evaluator, given, scales)
     return evaluator
 
 
