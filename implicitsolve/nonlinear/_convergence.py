@@ -83,7 +83,7 @@ class OneConvergence:
             self.status = AT_INFINITY
 
     def _holds(self, moved: HostArray | None, size: float) -> bool:
-        """Whether the stopping rule holds at x, of that size, or F is smaller than its rule can tell."""
+        """Whether the stopping rule holds at x, of that size, or F is too small to be represented."""
         if self.norm == 0 or (self.norm <= self.smallest and is_below_range(self.norm, size, self.unit, self.smallest)):
             return True
         is_low = self.norm <= self.start_norm and float(self.measure[0]) <= WORSE * self.best_measure
