@@ -24,6 +24,7 @@ from implicitsolve.structure._sparse import Sparse
 Flat = Callable[[Array], Array]
 """A residual on arrays (B, N)."""
 
+NONE = np.zeros(0, dtype=np.intp)
 GENERIC = 1e-3  # relative distance of the generic point: a product of three factors that vanished differs by 1e-9
 MOST_LONGER = 5  # times that displacements which F does not feel are made `FARTHER` times as long
 STEP = 2.0**-13  # relative displacement, eps^(1/4): the changes are good entries of J as well
@@ -172,7 +173,7 @@ def bisect(probe: Probe, only: HostArray) -> Entries:
     groups = np.repeat(np.arange(len(found)), [len(r) for r in rows_of])
     values = np.concatenate([F[:, r] for F, r in zip(found, rows_of)], axis=1)
     known = np.ones(rows.size, dtype=bool)
-    full = np.zeros(0, dtype=np.intp)
+    full = NONE
     while True:
         more = full_rows(np.bincount(rows, minlength=n)) if 4 * starts.size > n else full
         if more.size:
@@ -196,7 +197,7 @@ def _halved(
     split = (sizes > 1)[groups]
     rounds = int(np.ceil(np.log2(max(2, sizes.max(initial=1)))))
     base = probe.F[:, rows]
-    first, alone = _displaced_groups(probe, starts[:-1], middle, rows, groups, split, count, rounds)
+    first, alone = _displaced_groups(probe, starts[:-1], middle, rows, groups, split, rounds)
     first[:, ~split] = values[:, ~split]
     in_first = ~split | probe.differ(first, base)
     first_known = np.where(split, alone, known)
@@ -208,7 +209,7 @@ def _halved(
         need = np.zeros(count, dtype=bool)
         need[groups[unknown]] = True
         shown = in_second & need[groups]
-        F, alone = _displaced_groups(probe, middle, starts[1:], rows, groups, shown, count, 1)
+        F, alone = _displaced_groups(probe, middle, starts[1:], rows, groups, shown, 1)
         in_second &= ~shown | probe.differ(F, base)
         fresh = shown & alone
         second[:, fresh] = F[:, fresh]
@@ -227,14 +228,7 @@ def _halved(
 
 
 def _displaced_groups(
-    probe: Probe,
-    begins: HostArray,
-    ends: HostArray,
-    rows: HostArray,
-    groups: HostArray,
-    where: HostArray,
-    count: int,
-    rounds: int,
+    probe: Probe, begins: HostArray, ends: HostArray, rows: HostArray, groups: HostArray, where: HostArray, rounds: int
 ) -> tuple[HostArray, HostArray]:
     """Displace columns ``begins[g]:ends[g]`` of the groups that have entries `where`, color by color.
 
@@ -246,7 +240,7 @@ def _displaced_groups(
         return out, alone
     members = np.bincount(rows[selected], minlength=probe.size)
     limit = max(LEAST_COLORS, int(MORE_COLORS * np.quantile(members[members > 0], 0.9)))
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(groups[selected], minlength=count))])
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(groups[selected], minlength=begins.size))])
     colors = greedy_colors(indptr, rows[selected], probe.size, limit)
     colors[np.diff(indptr) == 0] = -1
     total = int(colors.max()) + 1

@@ -12,7 +12,7 @@ import numpy as np
 from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.linearize._bisection import BudgetSpentError, Entries, EvaluationError, Flat, Probe, bisect
+from implicitsolve.linearize._bisection import NONE, BudgetSpentError, Entries, EvaluationError, Flat, Probe, bisect
 from implicitsolve.linearize._diagonals import (
     TOO_MANY,
     Diagonals,
@@ -21,12 +21,15 @@ from implicitsolve.linearize._diagonals import (
     dense_columns,
     verify,
 )
-from implicitsolve.linearize._group_sums import FEW, FEW_OPEN, GroupSums, group_sums_cost
+from implicitsolve.linearize._group_sums import FEW, FEW_OPEN, LENGTH, GroupSums, group_sums_cost
 from implicitsolve.linearize._shifts import shift_kernels
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure import Detection, Outcome
 from implicitsolve.structure._sparse import Sparse, compressed
 
+Found = tuple[Entries, HostArray]
+Inward = Callable[[Array, Array], Array] | None
+Some = Array | None
 LEAST_UNKNOWNS = 16  # systems with fewer are dense: their Jacobian costs no more than the search
 SMALLEST_GRAPH = 64  # in smaller ones the pattern of a graph costs what Krylov does (benchmarks/pde.py)
 SAMPLE = 8  # rows that show which diagonals a pattern misses
@@ -49,7 +52,7 @@ def detect(
     budget: int = BUDGET,
     scale: HostArray | None = None,
     bisection: bool | Literal["only"] = True,
-    inward: Callable[[Array, Array], Array] | None = None,
+    inward: Inward = None,
     first: Array | None = None,
 ) -> Detection:
     """Find the sparsity of a residual's Jacobian near x.
@@ -78,7 +81,7 @@ def extend(
     *,
     budget: int = BUDGET,
     scale: HostArray | None = None,
-    inward: Callable[[Array, Array], Array] | None = None,
+    inward: Inward = None,
 ) -> Detection:
     """Find what a pattern misses in some rows, where F has taken other branches than where it was found.
 
@@ -100,19 +103,13 @@ def extend(
 
 
 def _near(
-    residual: Flat,
-    x: Array,
-    budget: int,
-    scale: HostArray | None,
-    inward: Callable[[Array, Array], Array] | None,
-    first: Array | None,
-    search: Callable[[Probe], Detection],
+    F: Flat, x: Array, budget: int, scale: Some, inward: Inward, first: Some, search: Callable[[Probe], Detection]
 ) -> Detection:
     """What a search finds around a generic point near x, where F may be known as `first`; or why there is nothing."""
     if not isinstance(x, np.ndarray):
         first = None if first is None else to_host(first)
-        residual, inward, x = _by_the_host(residual, inward, x)
-    probe, diagonal = Probe(residual, x, budget, scale, inward), 1.0
+        F, inward, x = _by_the_host(F, inward, x)
+    probe, diagonal = Probe(F, x, budget, scale, inward), 1.0
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the points are the search's choice, not the caller's
@@ -125,7 +122,7 @@ def _near(
     except NotDiagonalError:
         how = Outcome.CONTRADICTION
     except NearIdentityError as found:
-        how, diagonal = Outcome.IDENTITY, found.diagonal
+        how, diagonal = Outcome.IDENTITY, found.args[0]
     except EvaluationError:
         how = Outcome.RAISED
     return Detection(how=how, evaluations=probe.evaluations, unknowns=probe.size, diagonal=diagonal)
@@ -133,12 +130,9 @@ def _near(
 
 def _by_the_host(residual: Flat, inward: Any, x: Array) -> tuple[Flat, Any, HostArray]:
     """Functions on arrays of another library as functions on NumPy arrays, and x as one."""
-
-    def inward_on_host(x: HostArray, h: HostArray) -> HostArray:
-        return to_host(inward(from_host(x, like), from_host(h, like)))
-
     like = x
-    return lambda x: to_host(residual(from_host(x, like))), inward and inward_on_host, to_host(x)
+    there = inward and (lambda x, h: to_host(inward(from_host(x, like), from_host(h, like))))
+    return lambda x: to_host(residual(from_host(x, like))), there, to_host(x)
 
 
 def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["only"]) -> Detection:
@@ -176,11 +170,7 @@ def _by_colors(probe: Probe, pattern: Sparse, full_rows: HostArray) -> tuple[Det
 
 
 def _mend(
-    probe: Probe,
-    entries: Entries,
-    unexplained: HostArray,
-    how: Outcome,
-    *remedies: Callable[[HostArray], tuple[Entries, HostArray]],
+    probe: Probe, entries: Entries, unexplained: HostArray, how: Outcome, *remedies: Callable[[HostArray], Found]
 ) -> tuple[Detection, HostArray]:
     """What has been found, with other entries in rows that were wrong."""
     found, wrong = _believed(probe, entries, how, unexplained)
@@ -193,7 +183,7 @@ def _mend(
     return found, wrong
 
 
-def _at_offsets(probe: Probe, entries: Entries, wrong: HostArray) -> tuple[Entries, HostArray]:
+def _at_offsets(probe: Probe, entries: Entries, wrong: HostArray) -> Found:
     """Entries of some rows at all known offsets; where these are few, at twice these too: one-sided differences."""
     offsets = np.unique(entries.rows - entries.columns)
     if offsets.size <= FEW_OFFSETS:
@@ -211,7 +201,7 @@ def _outside(probe: Probe, entries: Entries, rows: HostArray) -> HostArray:
     return np.intersect1d(rows, probe.changed(probe.displaced(others)))
 
 
-def _by_groups(probe: Probe, only: HostArray | None = None) -> tuple[Entries, HostArray]:
+def _by_groups(probe: Probe, only: HostArray | None = None) -> Found:
     """Entries by sums over groups, or by halving these where that fails; and rows that are not explained."""
     rows = np.arange(probe.size) if only is None else only
     if probe.systems > 1 or probe.F.dtype.char not in "dD" or rows.size <= FEW:
@@ -220,7 +210,7 @@ def _by_groups(probe: Probe, only: HostArray | None = None) -> tuple[Entries, Ho
     if not sums.search(int(FEW_OPEN * rows.size)):
         return _by_halves(probe, rows)
     pattern = Sparse(np.divmod(sums.pattern, n), unknowns=n)
-    entries, unexplained = verify(probe, pattern, np.zeros(0, dtype=np.intp), rows)
+    entries, unexplained = verify(probe, pattern, NONE, rows, sums.rounding(np.arange(n)) / LENGTH)
     sums.reopen(unexplained)
     if not sums.is_open.any():
         return entries, unexplained
@@ -235,11 +225,11 @@ def _by_groups(probe: Probe, only: HostArray | None = None) -> tuple[Entries, Ho
     return _merged(entries, np.ones(entries.rows.size, dtype=bool), more), unexplained
 
 
-def _by_halves(probe: Probe, rows: HostArray) -> tuple[Entries, HostArray]:
+def _by_halves(probe: Probe, rows: HostArray) -> Found:
     """Entries of some rows by halving groups; differences along colors give the values that it leaves open."""
     entries = bisect(probe, rows)
     if not np.isnan(entries.values).any():
-        return entries, np.zeros(0, dtype=np.int64)
+        return entries, NONE
     return verify(probe, Sparse((entries.rows, entries.columns), unknowns=probe.size), entries.full_rows, rows)
 
 

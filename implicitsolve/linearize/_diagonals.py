@@ -26,6 +26,7 @@ NEAR_IDENTITY = 0.25  # norm of the rest of a column over one entry, up to which
 REMAINDER = 0.1  # sum of the other entries over that of these, at most
 
 Offset = tuple[int, ...]
+Rows = HostArray | None
 
 
 class NotDiagonalError(Exception):
@@ -33,11 +34,7 @@ class NotDiagonalError(Exception):
 
 
 class NearIdentityError(Exception):
-    """J is dense, but close to `diagonal` times I."""
-
-    def __init__(self, diagonal: float) -> None:
-        super().__init__(diagonal)
-        self.diagonal: float = diagonal
+    """J is dense, but close to a multiple of I, the error's argument."""
 
 
 class Diagonals:
@@ -245,13 +242,14 @@ def _counts_fields(m: int, others: tuple[int, ...]) -> bool:
 
 
 def verify(
-    probe: Probe, pattern: Sparse, full_rows: HostArray, only: HostArray | None = None
+    probe: Probe, pattern: Sparse, full_rows: HostArray, only: Rows = None, rounding: Rows = None
 ) -> tuple[Entries, HostArray]:
     """Displace all columns of a color at once, color by color: entries that are there, and rows changed for no reason.
 
     If a row changes although the pattern has no column of the color there, the entry is sought at sums of two known
     offsets (one-sided differences at a boundary). Where these do not lead to one column of the color, the row is
-    returned as not explained; too many of these rows are a NotDiagonalError. Rows that are not in `only` do not count.
+    returned as not explained; too many of these rows are a NotDiagonalError. Rows that are not in `only` do not count,
+    nor do such changes up to `rounding` (N,).
     """
     coloring, n = color_columns(pattern), probe.size
     colors = coloring.colors
@@ -267,6 +265,8 @@ def verify(
         responses[:, color] = F = probe.displaced(colors == color)
         changed[color] = probe.changed_rows(F)
         changed[color, ignored] = False
+        if rounding is not None:
+            changed[color] &= expected[color] | ~(np.abs(F - probe.F) <= rounding).all(axis=0)
         surprised += int(np.count_nonzero(changed[color] & ~expected[color]))
         if surprised > TOO_MANY * n:
             raise NotDiagonalError

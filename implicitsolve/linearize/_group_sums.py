@@ -138,9 +138,16 @@ class GroupSums:
         self.is_open[keys // self.size] = False
 
     def _mirror(self) -> None:
-        """Close rows by mirror images of known entries, as long as there are such rows."""
-        while self._close(self.hypothesis(self.is_open)):
+        """Close rows by mirror images of known entries, and entries in columns of open rows, as long as any are."""
+        while self._close(self.hypothesis(self.is_open), self._among(np.flatnonzero(self.is_open))):
             pass
+
+    def _among(self, rows: HostArray) -> Keys:
+        """All entries that rows may have in columns of these rows, if the pairs are fewer than the known entries."""
+        if rows.size**2 > self.keys.size or not self._slack:
+            return self.keys[:0]
+        i, j = np.repeat(rows, rows.size), np.tile(rows, rows.size)
+        return (i * np.int64(self.size) + j)[self._may_be(i, j)]
 
     def hypothesis(self, rows: HostArray) -> Keys:
         """Likely entries of some rows (N,) of bool: guesses, and the mirror images of known entries that may be."""
@@ -185,13 +192,14 @@ class GroupSums:
         weights = (moved - x) / (moved[0] - x)
         self.rounds.append(Round(group, table, place, weights, sums, (sums != 0).any(axis=0)))
 
-    def _rounding(self, rows: HostArray) -> HostArray:
+    def rounding(self, rows: HostArray) -> HostArray:
         """What rounding leaves of changes of F in some rows, whose terms are as large as F, or J x, at least."""
         terms = np.abs(self.probe.F[0, rows]) + np.abs(self.rounds[0].sums[0][:, rows]).max(axis=0) / (LENGTH * STEP)
         return ULPS * np.finfo(terms.dtype).eps * terms
 
-    def _close(self, keys: Keys) -> bool:
-        """Close rows whose keys together explain their sums with values by least squares; whether there are any."""
+    def _close(self, likely: Keys, others: Keys | None = None) -> bool:
+        """Close rows whose keys explain their sums by least squares, with others where these are felt; whether any."""
+        keys = likely if others is None else np.union1d(likely, others)
         rows, columns = np.divmod(keys, self.size)
         some, start, count = np.unique(rows, return_index=True, return_counts=True)
         fits, values = np.zeros(some.size, dtype=bool), np.zeros(keys.size, dtype=self.probe.F.dtype)
@@ -200,8 +208,9 @@ class GroupSums:
             mine = np.flatnonzero(count == k)
             places = start[mine][:, None] + np.arange(k)
             fits[mine], values[places] = self._fit(some[mine], columns[places])
-        is_done = np.repeat(fits, count)
-        self._add(keys[is_done], values[is_done])
+        is_there = np.repeat(fits, count) & (np.isin(keys, likely) | (np.abs(values) > self.rounding(rows)))
+        self._add(keys[is_there], values[is_there])
+        self.is_open[some[fits]] = False
         return bool(fits.any())
 
     def _fit(self, rows: HostArray, columns: HostArray) -> tuple[HostArray, HostArray]:
@@ -215,13 +224,13 @@ class GroupSums:
             values = values + np.linalg.solve(normal, H @ (b - A @ values))
         rest, gone = np.abs(b - A @ values)[..., 0], (A @ np.abs(values))[..., 0]
         largest = np.abs(b).max(axis=1)
-        is_left = rest > self._rounding(rows)[:, None] + self._slack * largest + CLEAN * gone
+        is_left = rest > self.rounding(rows)[:, None] + self._slack * largest + CLEAN * gone
         is_wrong = changed & np.where(gone > 0, is_left, rest > TINY * largest)
         return ~is_wrong.any(axis=1), values[..., 0]
 
     def _decode(self, rows: HostArray, colored: Entries | None) -> tuple[Keys, HostArray, list[Rest]]:
         """Entries of some rows that are alone in a group once others are subtracted, their values, and what is left."""
-        n, rounding = self.size, self._rounding(rows)
+        n, rounding = self.size, self.rounding(rows)
         rest = [Rest(part, rows) for part in self.rounds]
         keys, values = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=self.probe.F.dtype)
         if colored is not None:

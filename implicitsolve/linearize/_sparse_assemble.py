@@ -14,7 +14,7 @@ from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import array_namespace, device, eps
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._norms import norm2
-from implicitsolve.linearize._bisection import MOST_LONGER, Flat
+from implicitsolve.linearize._bisection import MOST_LONGER, NONE, Flat
 from implicitsolve.linearize._coloring import Coloring, color_columns
 from implicitsolve.linearize._difference_steps import FARTHER
 from implicitsolve.linearize._evaluator import Evaluator
@@ -23,7 +23,7 @@ from implicitsolve.structure import Detection
 from implicitsolve.structure._sparse import Sparse
 
 Product = Callable[[Array], Array]
-NONE, NOWHERE = np.zeros(0, dtype=np.intp), np.zeros((0, 2), dtype=np.intp)
+NOWHERE = np.zeros((0, 2), dtype=np.intp)
 GOOD = 1.25  # colors over the entries of the fullest row, up to which no fewer are sought
 LONG_BAND = 16  # diagonals up to which a long system is a line, whose condition grows as N^2
 

@@ -12,9 +12,10 @@ from implicitsolve._arrays.host import from_host, takes_indices, to_host
 from implicitsolve._arrays.namespace import eps
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._norms import norm2
+from implicitsolve.linearize._bisection import NONE
 from implicitsolve.linearize._detect import MISMATCH, detect, extend, random_direction, wrong_rows
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.linearize._sparse_assemble import NONE, SparseAssembler
+from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure import Detection, Outcome
 from implicitsolve.structure._sparse import Sparse

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -269,3 +270,42 @@ def test_fields_without_order_are_found_at_rest():
     found = ims.detect_structure(F, problem.x0.ravel()[order])
     assert found.structure is not None
     assert found.evaluations <= 130
+
+
+def tree(n, random):
+    """Edges from each node to one of the six before it."""
+    return np.array([(i, int(random.integers(max(0, i - 6), i))) for i in range(1, n)]).T
+
+
+def test_entries_as_small_as_rounding_do_not_contradict_the_sums():
+    """Demands that hardly depend on the head changed in their last bits: 16 of 27 steps of a water network failed."""
+    joints, random = 120, np.random.default_rng(0)
+    a, b = tree(joints, random)
+    k, demand = 10 ** random.uniform(1, 4, a.size), random.uniform(1e-4, 1e-3, joints)
+
+    def F(x):
+        h, q, d = x[:joints], x[joints:-joints], x[-joints:]
+        balance = np.bincount(b, q, joints) - np.bincount(a, q, joints) - d
+        balance[0] = h[0] - 100
+        flow = h[a] - h[b] - k * q * np.abs(q) ** 0.852 - 1e-4 * q
+        return np.concatenate([balance, flow, d - demand * (1 + 1e-11 * (h - 20))])
+
+    result = ims.root(F, np.concatenate([np.full(joints, 50.0), np.full(a.size, 0.01), demand]))
+    assert result.success
+    assert result.counts.residuals <= 200
+
+
+def test_small_entries_between_full_columns_take_no_halving():
+    """Hubs of a power grid hid them from each other: 886 evaluations here, 1,511 on a grid of 9,241 buses."""
+    n, hubs, ends, random = 3000, 20, 60, np.random.default_rng(0)
+    a, b = tree(n, random)
+    centers = random.choice(n, hubs, replace=False)
+    c, d = np.repeat(centers, ends), random.choice(n, hubs * ends)
+    e, f = centers[np.triu_indices(hubs, 1)[0]], centers[np.triu_indices(hubs, 1)[1]]
+    weights = np.concatenate([np.ones(n - 1), random.uniform(0.5, 2, c.size), np.full(e.size, 1e-6)])
+    W = scipy.sparse.coo_array((weights, (np.concatenate([a, c, e]), np.concatenate([b, d, f]))), (n, n)).tocsr()
+    W = (W + W.T).tocsr()
+    diagonal = 2 * W.sum(axis=1)
+    found = ims.detect_structure(lambda x: diagonal * x + x**3 - W @ x - 1, np.zeros(n), budget=1000)
+    assert found.structure is not None
+    assert found.evaluations <= 350
