@@ -74,6 +74,7 @@ class Tally:
         self.linearizations: int = 0
         self.rejected: int = 0
         self.charged: int = 0  # evaluations that have been charged to a system, or to none
+        self.has_taken: bool = False  # whether a problem of some systems has been compared with that of all
         self.most = max_evaluations
         self.until: float | None = None if max_seconds is None else time.monotonic() + max_seconds
         self.ended: Status | None = None  # why systems that still run are given up

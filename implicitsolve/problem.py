@@ -96,7 +96,9 @@ class Problem(ChecksKeywords, Representation):
     take : callable, optional
         ``take(indices)`` returns the problem of those systems of the flattened batch (a NumPy array of integers), whose
         batch shape is ``(len(indices),)``. With it systems that have finished cost nothing once they are a quarter
-        of those evaluated; without it the whole batch is evaluated to the end.
+        of those evaluated; without it the whole batch is evaluated to the end. One evaluation compares F of the first
+        problem that a solve takes with that of the batch, or in a stream with that of the same systems in another
+        order; where they differ, a ValueError is raised. Not if the problem is `pure`.
     initial_guess : callable, optional
         ``initial_guess(kind, rng)`` returns a start; `root` without x0 takes kind "default".
     fixed_point : bool, optional
@@ -115,7 +117,8 @@ class Problem(ChecksKeywords, Representation):
         none.
     pure : bool, optional
         Whether the functions, and the operators that they return, change none of their arguments and return arrays that
-        nothing else refers to. Then no defensive copies are made. Default False; the layers of `adapters` are pure.
+        nothing else refers to. Then no defensive copies are made, and what `take` returns is trusted. Default False;
+        the layers of `adapters` are pure.
     name : str, optional
         What traces call it.
     names, equations : sequence of str, or mapping, optional

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.host import from_host
-from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_complex
+from implicitsolve._arrays.namespace import array_namespace, as_inexact, eps, is_complex
 from implicitsolve._linear_solve import check_linear, linear_solve
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives._accuracy import Differences, Equation, Lengths, lengths
@@ -43,6 +43,7 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, kind_of
 
 TINY_LENGTH = 1e-6  # of a difference, over the root mean square of all
+DIFFERENCES = 8  # relative residual of a default solve by differences, over their rounding
 
 
 def check_problem(caller: str, problem: Any) -> None:
@@ -166,6 +167,9 @@ class Point:
             start, known = by_substitution(A, b, stop)
             if known is not None:
                 return known
+        if stop.rtol is None and not stop.atol and isinstance(A, JacobianProducts) and self.lengths is not None:
+            rounding = eps(self.evaluator.xp, self.evaluator.dtype) ** 0.5  # of the products
+            stop = replace(stop, rtol=max(1e-6, DIFFERENCES * rounding))
         linear = linear_solve(A, b, method=long_krylov(b) if method is None else method, M=M, x0=start, stop=stop)
         return self._marked(linear, A, b)
 

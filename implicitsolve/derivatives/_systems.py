@@ -31,7 +31,23 @@ from implicitsolve.stopping import LinearStop
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class AdjointResult(Ending):
+class Derivative(Ending):
+    """What `pull_back` and `push_forward` return beside the derivative itself."""
+
+    status: Any
+    linear: LinearResult = field(repr=False)
+    counts: Counts
+
+    def summary(self) -> str:
+        """Return what is known of the derivative, and of its linear solve, as a table."""
+        gradients = getattr(self, "gradients", {})
+        return (
+            summarize_derivative(type(self).__name__, self.status, str(self.counts), gradients) + self.linear.summary()
+        )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class AdjointResult(Derivative):
     """Result of `pull_back`.
 
     Attributes
@@ -52,18 +68,10 @@ class AdjointResult(Ending):
 
     gradients: dict[str, CallersArray]
     adjoint: HostArray
-    status: Any
-    linear: LinearResult = field(repr=False)
-    counts: Counts
-
-    def summary(self) -> str:
-        """Return what is known of the derivative, and of its linear solve, as a table."""
-        head = summarize_derivative(type(self).__name__, self.status, str(self.counts), self.gradients)
-        return head + self.linear.summary()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class TangentResult(Ending):
+class TangentResult(Derivative):
     """Result of `push_forward`.
 
     Attributes
@@ -81,14 +89,6 @@ class TangentResult(Ending):
     _best: ClassVar[str] = "tangent"
 
     tangent: HostArray
-    status: Any
-    linear: LinearResult = field(repr=False)
-    counts: Counts
-
-    def summary(self) -> str:
-        """Return what is known of the derivative, and of its linear solve, as a table."""
-        head = summarize_derivative(type(self).__name__, self.status, str(self.counts), {})
-        return head + self.linear.summary()
 
 
 LONGEST = 200  # vectors of the default Krylov space of one system

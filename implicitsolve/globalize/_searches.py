@@ -315,10 +315,6 @@ def bounded_direction(
 def _restrict(J: LinearOperator, free: Array) -> LinearOperator:
     """J without the columns of the unknowns that are not free."""
     xp = array_namespace(free)
-    return LinearOperator(
-        lambda v: J.matvec(xp.where(free, v, 0.0)),
-        in_shape=J.in_shape,
-        batch_shape=J.batch_shape,
-        dtype=J.dtype,
-        take=lambda rows: _restrict(J.take(rows), gather(free, rows)),
+    return J._alike(
+        lambda v: J.matvec(xp.where(free, v, 0.0)), take=lambda rows: _restrict(J.take(rows), gather(free, rows))
     )

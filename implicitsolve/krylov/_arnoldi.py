@@ -21,7 +21,7 @@ from implicitsolve.operators import LinearOperator
 GOOD_GAIN = 0.5  # reduction by the last vector from which on a polish is tried: tests/krylov/test_gmres_cost.py
 WORSE = 1.16  # reduction expected of a polish, relative to that of the last vector: at most 1.155 on implicit GRUs
 SYSTEMWISE = "rows", "alive", "target", "limits", "count", "estimate", "expected", "broken", "nonfinite"
-FIRST_COLUMNS = 16  # room of a basis at first; it doubles as needed
+FIRST_COLUMNS = 8  # room of a basis at first; it doubles as needed
 
 
 class Hessenberg:
@@ -157,7 +157,7 @@ class Arnoldi:
 
     Per step: 1 product, 1 preconditioner, 1 transfer to the host, and 4 passes over the basis (Gram-Schmidt, twice; for
     one real system on NumPy 2, where the first cancels little). Holds ``columns + 1`` vectors per system, twice that
-    with M or `augment`; storage doubles from 16. Finished systems are multiplied as zeros, and leave in halves.
+    with M or `augment`; storage doubles from 8. Finished systems are multiplied as zeros, and leave in halves.
     """
 
     def __init__(

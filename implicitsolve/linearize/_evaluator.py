@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._arrays.host import gather, scatter
-from implicitsolve._arrays.namespace import copy_array, numpy_namespace
+from implicitsolve._arrays.host import from_host, gather, scatter
+from implicitsolve._arrays.namespace import copy_array, eps, numpy_namespace
 from implicitsolve._record import LimitReached
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._checks import (
     checked_array,
     checked_blocks,
@@ -156,6 +157,32 @@ class Evaluator(Systems):
             raise TypeError(f"`linearize` must return a pair (F, J), got {type(value).__name__}")
         return value[0], self._plain(value[1], "linearize")
 
+    def check_take(self, part: Evaluator, rows: Indices, x: Array, F: Array) -> None:
+        """Raise where `part`, the first that a solve takes, has another F(x) for these rows of x and F (b, N).
+
+        One evaluation; two more where F differs, at points near x, since it may be rounding errors at x itself.
+        """
+        problem, tally = self.origin[0], self.tally
+        if problem.take is None or problem.pure or tally.has_taken or tally.is_spent() or "problem" in vars(part):
+            return
+        tally.has_taken, precision = True, eps(self.xp, self.dtype) ** 0.25
+
+        def differ(x: Array, F: Array) -> HostArray:
+            expected = gather(F, rows)
+            with np.errstate(all="ignore"):
+                return norm2(part.residual(gather(x, rows)) - expected) > precision * norm2(expected)
+
+        if differ(x, F).any():
+            size = np.asarray(norm2(x)) / max(1, self.size) ** 0.5
+            least = from_host(np.where(size > 0, size, 1.0), x)[:, None]
+            near = self.moved(x, self.inward(x, precision * self.xp.maximum(self.xp.abs(x), least)))
+            wrong = np.flatnonzero(differ(near, self.residual(near)))
+            if wrong.size:
+                raise ValueError(
+                    f"`take` must return the problem of the systems that it is given, in their order: {wrong.size} of "
+                    f"{rows.size}, the first of them {self.rows[rows[wrong[0]]]}, have another F than in the batch"
+                )
+
     def matrix(self, x: Array, *, keep: bool = False) -> Any:
         """J(x) as the problem's `blocks`, `jac` or `linearize` gives it; with `keep` for the next request at x too."""
         problem = self.problem
@@ -190,16 +217,7 @@ class Evaluator(Systems):
     def jacobian(self, x: Array, F: Array | None) -> LinearOperator:
         """J(x) on arrays (b, N), from the best that the problem offers; `F` is F(x), which only differences need."""
         J, inverse = self._jacobian(x, F), self.approximate
-        if inverse is not None:
-            J = LinearOperator(
-                J.matvec,
-                J.rmatvec,
-                in_shape=self.size,
-                batch_shape=J.batch_shape,
-                dtype=J.dtype,
-                inverse=partial(inverse, x),
-            )
-        return J
+        return J if inverse is None else J._alike(J.matvec, J.rmatvec, inverse=partial(inverse, x))
 
     def _jacobian(self, x: Array, F: Array | None) -> LinearOperator:
         problem = self.problem

@@ -22,7 +22,7 @@ from implicitsolve.linearize._detect import BUDGET, detect
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_jacobian import sparse_jacobian
 from implicitsolve.monitor import Monitor, mapped
-from implicitsolve.operators import BlockBandedMatrix, LinearOperator
+from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.problem import Problem, chosen, host, spread, with_derivatives
 from implicitsolve.result import NonlinearResult
@@ -291,13 +291,7 @@ class Scales:
             return _over(F[..., :, None], _times(x[..., None, :], J))
         A = checked_jacobian(J, name, batch_shape, size)
         x, F = (xp.reshape(part, (*A.batch_shape, *A.in_shape)) for part in (x, F))
-        return LinearOperator(
-            lambda v: _over(F, A.matvec(_times(x, v))),
-            rmatvec=lambda w: _times(x, A.rmatvec(_over(F, w))),
-            in_shape=A.in_shape,
-            batch_shape=A.batch_shape,
-            dtype=A.dtype,
-        )
+        return A._alike(lambda v: _over(F, A.matvec(_times(x, v))), lambda w: _times(x, A.rmatvec(_over(F, w))))
 
 
 def _times(scale: Array, values: Array) -> Array:

@@ -232,7 +232,7 @@ class SparseAssembler:
         xp, (colors, columns, _, _) = array_namespace(data), self._places(data)
         distant = from_host(self._is_distant, data)
         for row in self.coloring.full_rows.tolist():
-            mine = self._in_full[self.structure.rows[self._in_full] == row]
+            mine = self._in_full[self.structure.indices[self._in_full] == row]
             is_local = self.coloring.local[mine]
             others = from_host(mine[~is_local], data)
             has_entry = xp.zeros(distant.shape, dtype=xp.bool, device=device(data))
@@ -241,6 +241,7 @@ class SparseAssembler:
             mean = changes[-1, :, row] / xp.sum(xp.where(distant, size, 0.0), axis=1)
             data[:, others] = mean[:, None] * xp.sign(xp.take(steps.real, xp.take(columns, others), axis=1))
             for entry in mine[is_local].tolist():
-                color, column = int(self._on_host.colors[self.structure.columns[entry]]), self.structure.columns[entry]
+                column = int(self._on_host.columns[entry])
+                color = int(self._on_host.colors[column])
                 rest = mean * xp.sum(xp.where(colors == color, size, 0.0), axis=1)
-                data[:, entry] = (changes[color, :, row] - rest) / steps[:, int(column)]
+                data[:, entry] = (changes[color, :, row] - rest) / steps[:, column]

@@ -39,8 +39,9 @@ class Systems:
         self.event_shape: tuple[int, ...] = tuple(like.shape[problem.batch_ndim :])
         self.size: int = math.prod(self.event_shape)
         self.problem: Problem = problem
-        self._origin: tuple[Problem, Indices, tuple[int, ...]] = problem, np.zeros(0, dtype=int), ()  # before a `take`
         self._set_batch(tuple(like.shape[: problem.batch_ndim]))
+        places = np.arange(self.flat_shape[0])
+        self.origin: tuple[Problem, Indices, tuple[int, ...]] = problem, places, self.shape  # whose systems are taken
         if problem.block_structure is not None:
             problem.block_structure.length(self.size)  # raises where the blocks do not fit
         if problem.sparse_structure is not None:
@@ -51,8 +52,7 @@ class Systems:
                 raise ValueError(f"Problem: `{argument}` must be {self.size} names, got {len(labels)}")
         self.box: Box | None = None if problem.bounds is None else Box.of(problem, like, self.flat_shape)
         self.tally: Tally = Tally()
-        count = self.flat_shape[0]
-        self.rows: Indices = np.arange(count)  # places in the whole batch
+        self.rows: Indices = places  # in the whole batch
         self.rdiff: float | None = rdiff
         self.systems: Indices | None = None  # rows of `background` that are evaluated, where `take` is missing
         self.places: Any = None  # these, where the arrays are
@@ -111,14 +111,10 @@ class Systems:
     def chosen(self, indices: Indices) -> Self:
         """Evaluator of systems by a problem of their own, for problems with `take`; indices may repeat.
 
-        The problem is taken when it is first needed, and at once from the largest one.
+        The problem is taken when it is first needed, and from that of the whole batch.
         """
-        part, given = self._of(indices), vars(self).get("problem")
-        chosen = indices if self.systems is None else self.systems[indices]
-        if given is None:
-            part._origin = self._origin[0], self._origin[1][chosen], self._origin[2]
-        else:
-            part._origin = given, chosen, self.shape
+        part, (problem, places, shape) = self._of(indices), self.origin
+        part.origin = problem, places[indices if self.systems is None else self.systems[indices]], shape
         vars(part).pop("problem", None)
         part._set_batch((len(indices),))
         part.systems = part.background = None
@@ -128,7 +124,7 @@ class Systems:
         """Take the problem of these systems."""
         if name != "problem":
             raise AttributeError(name)
-        self.problem = problem = chosen(*self._origin)
+        self.problem = problem = chosen(*self.origin)
         return problem
 
     @cached_property
@@ -150,7 +146,7 @@ class Systems:
         if not isinstance(problem, Problem):
             raise TypeError(f"`astype` must return a Problem, got {type(problem).__name__}")
         other = copy.copy(self)
-        other.problem, other.dtype = problem, dtype
+        other.problem, other.origin, other.dtype = problem, (problem, *self.origin[1:]), dtype
         return other
 
     # Points of evaluation

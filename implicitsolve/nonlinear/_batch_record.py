@@ -96,7 +96,8 @@ class BatchRecord(BatchConvergence, Generic[State]):
             keep, moves = closed_up(keep, ended) if self.OWNS else (keep, None)
             if moves is not None:
                 state.rows, state.target = state.rows.copy(), state.target.copy()  # which others hold too
-            self.evaluator = self.evaluator.take(keep, state.x)
+            whole, self.evaluator = self.evaluator, self.evaluator.take(keep, state.x)
+            whole.check_take(self.evaluator, keep, state.x, state.F)
             state.keep(keep, moves)
         else:
             state.rows = keep

@@ -156,6 +156,9 @@ class IterationLoop(BatchRecord[State]):
         self.evaluator: Evaluator = self.whole if x is not None else self.whole.take(rows, solution.x)
         x = gather(solution.x, rows) if x is None else x
         F, J = self._first_residual(x) if F is None else self._take_known(F, J)
+        if self.evaluator is not self.whole:  # the whole batch need not have been evaluated, but these in another order
+            rotated = np.roll(np.arange(rows.size), 1)
+            self.evaluator.check_take(self.evaluator.chosen(rotated), rotated, x, F)
         measured = Norms(F, x)
         norms, measure = measured.two(0), self._measured_by_stop(measured, x, rows)
         first = solution.first_norm[rows]  # known if this solve continues another one

@@ -173,13 +173,7 @@ def _with_diagonal(J: LinearOperator, d: Array) -> LinearOperator:
         return BlockBandedMatrix(blocks, lower=J.lower, upper=J.upper, periodic=J.periodic)
     if isinstance(J, SparseMatrix):
         return J.plus_diagonal(d)
-    return LinearOperator(
-        lambda v: J.matvec(v) + d * v,
-        in_shape=J.in_shape,
-        batch_shape=J.batch_shape,
-        dtype=J.dtype,
-        take=lambda rows: _with_diagonal(J.take(rows), gather(d, rows)),
-    )
+    return J._alike(lambda v: J.matvec(v) + d * v, take=lambda rows: _with_diagonal(J.take(rows), gather(d, rows)))
 
 
 class _Finite(FullStep):

@@ -168,7 +168,7 @@ class _Iterative:
                 y *= self._scale
                 return y[None, :]
             owner.share *= 0.5
-            self._factors = owner.factored(self._J)
+            self._factors, self._scaled = owner.factored(self._J), None
         owner.served += 1
         return self._factors.matvec(F)
 

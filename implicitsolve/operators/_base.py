@@ -192,13 +192,11 @@ class LinearOperator:
         """The adjoint: products with A^H."""
         if self._rmatvec is None:
             raise TypeError("LinearOperator.H: this operator was built without `rmatvec`")
-        return LinearOperator(
+        return self._alike(
             self._rmatvec,
             self._matvec,
             in_shape=self.out_shape,
             out_shape=self.in_shape,
-            batch_shape=self.batch_shape,
-            dtype=self.dtype,
             take=None if self._take is None else lambda indices: self.take(indices).H,
             inverse=then(self._inverse, lambda A: A.H),
             cast=then(self._cast, lambda A: A.H),
@@ -208,13 +206,9 @@ class LinearOperator:
     def T(self) -> LinearOperator:
         """The transpose: products with A^T = conj(A^H)."""
         adjoint = self.H
-        return LinearOperator(
+        return adjoint._alike(
             lambda w: conj(adjoint._matvec(conj(w))),
             lambda v: conj(self._matvec(conj(v))),
-            in_shape=self.out_shape,
-            out_shape=self.in_shape,
-            batch_shape=self.batch_shape,
-            dtype=self.dtype,
             take=None if self._take is None else lambda indices: self.take(indices).T,
         )
 
@@ -300,17 +294,20 @@ class LinearOperator:
             in_shape=other.in_shape,
         )
 
+    def _alike(self, matvec: Matvec, rmatvec: Matvec | None = None, **others: Any) -> LinearOperator:
+        """Operator by these products, of the same shapes, batch and dtype where `others` have none."""
+        names = "in_shape", "out_shape", "batch_shape", "dtype"
+        return LinearOperator(matvec, rmatvec, **{name: getattr(self, name) for name in names} | others)
+
     def _like(
         self, other: LinearOperator, matvec: Matvec, rmatvec: Matvec, take: Take, in_shape: Shape | None = None
     ) -> LinearOperator:
         """Operator built of self and other, which has an adjoint where both have one."""
         has_adjoint = self._rmatvec is not None and other._rmatvec is not None
-        return LinearOperator(
+        return self._alike(
             matvec,
             rmatvec if has_adjoint else None,
             in_shape=self.in_shape if in_shape is None else in_shape,
-            out_shape=self.out_shape,
-            batch_shape=self.batch_shape,
             dtype=common_dtype(self.dtype, other.dtype),
             take=take if self.batch_shape else None,
         )
@@ -330,13 +327,10 @@ def embedded(A: LinearOperator, indices: Indices) -> LinearOperator:
 
         return padded_product
 
-    return LinearOperator(
+    return A._alike(
         some(A._matvec, A.in_shape),
         None if A._rmatvec is None else some(A._rmatvec, A.out_shape),
-        in_shape=A.in_shape,
-        out_shape=A.out_shape,
         batch_shape=(len(indices),),
-        dtype=A.dtype,
         take=None if A._take is None else lambda part: A.take(indices[part]),
         inverse=then(A._inverse, lambda M: M.take(indices)),
         cast=then(A._cast, lambda other: embedded(other, indices)),

@@ -53,12 +53,9 @@ def guarded(
     def guard(A: LinearOperator) -> LinearOperator:
         return guarded(A, name, count, copies=copies)
 
-    return LinearOperator(
+    return flat._alike(
         checked(flat.matvec, "jvps"),
         None if flat._rmatvec is None else checked(flat.rmatvec, "vjps"),
-        in_shape=flat.in_shape,
-        batch_shape=flat.batch_shape,
-        dtype=flat.dtype,
         take=lambda indices: guard(A.take(indices) if A.batch_shape else A),
         inverse=then(flat._inverse, lambda M: guarded(M, f"the inverse of {name}", copies=copies)),
         cast=then(flat._cast, guard),

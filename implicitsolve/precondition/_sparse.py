@@ -176,10 +176,10 @@ class AMG(Preconditioner):
     def _inverse(self, pyamg: Any, A: Any, fields: int, is_stacked: bool) -> _Inverse:
         if not is_factorable(A.data, A.indices, A.indptr):
             return _diagonal(A)
-        whole, order = A, np.arange(A.shape[0])
+        whole, order, place = A, slice(None), slice(None)
         if is_stacked:
-            order = order.reshape(fields, -1).T.ravel()
-            A = A[order][:, order]
+            order = np.arange(A.shape[0]).reshape(fields, -1).T.ravel()
+            A, place = A[order][:, order], np.argsort(order)
         rows = scipy.sparse.csr_matrix(A)
         options: dict[str, Any] = {"sweep": "symmetric"}
         if fields > 1:
@@ -195,14 +195,8 @@ class AMG(Preconditioner):
         if not all(np.isfinite(level.A.data).all() for level in hierarchy.levels):  # zeros on a coarse diagonal
             return _diagonal(whole)
         adjoint = functools.cache(lambda: _adjoint(pyamg, hierarchy, smoother).aspreconditioner("V"))
-
-        def ordered(cycle: Any, b: HostArray) -> HostArray:
-            x = np.empty_like(b)
-            x[order] = cycle.matvec(b[order])
-            return x
-
         cycle = hierarchy.aspreconditioner("V")
-        return _Inverse(lambda b: ordered(cycle, b), lambda b: ordered(adjoint(), b))
+        return _Inverse(lambda b: cycle.matvec(b[order])[place], lambda b: adjoint().matvec(b[order])[place])
 
 
 def _adjoint(pyamg: Any, hierarchy: Any, smoother: Any) -> Any:

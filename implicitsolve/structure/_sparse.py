@@ -158,17 +158,17 @@ class Sparse(Representation):
         """Number of entries."""
         return int(self.indices.size)
 
-    @cached_property
+    @property
     def rows(self) -> HostArray:
         """`indices` in the integers that NumPy indexes with: 32 bits cost two to ten times as much."""
-        return self.indices.astype(np.intp)
+        return self.indices.astype(np.intp)  # not kept, as those below: each takes a vector for an entry in a row
 
-    @cached_property
+    @property
     def columns(self) -> HostArray:
         """Column of each entry, in the order of `indices`."""
         return np.repeat(np.arange(self.unknowns), np.diff(self.indptr))
 
-    @cached_property
+    @property
     def offsets(self) -> HostArray:
         """Column minus row of each entry: the diagonal on which it stands."""
         return self.columns - self.rows
@@ -210,9 +210,8 @@ class Sparse(Representation):
     @cached_property
     def bandwidth(self) -> tuple[int, int]:
         """Diagonals below and above the main one that hold entries."""
-        if not self.nnz:
-            return 0, 0
-        return max(0, -int(self.offsets.min())), max(0, int(self.offsets.max()))
+        offsets = self.offsets
+        return -int(offsets.min(initial=0)), int(offsets.max(initial=0))
 
     def to_scipy(self) -> Any:
         """Return the pattern as a `scipy.sparse.csc_array` of True."""
