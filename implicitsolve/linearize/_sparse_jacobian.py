@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import cast
 
 import numpy as np
@@ -46,8 +46,8 @@ def sparse_jacobian(
     """
     if not takes_indices(x):
         return None
-    point, J = _Point(evaluator, x, F, h), None
-    for found in point.patterns(known, dense=dense):
+    point, J, found = _Point(evaluator, x, F, h), None, None
+    while (found := point.next_pattern(found, known, dense=dense)) is not None:
         J = None if found.structure is None else point.assemble(found, by_columns=by_columns)
         if J is None or not point.wrong.size:
             return J
@@ -72,25 +72,31 @@ class _Point:
         self.h: Array = h
         self.is_free: bool = evaluator.box is None
         self.wrong: HostArray = NONE  # rows in which the last J d was wrong
+        self.is_wider = self.is_last = False  # what a search has added to the first pattern was tried; so was all else
 
     def residual(self, x: Array) -> Array:
         return self.evaluator.residual(x, keep=True)
 
-    def patterns(self, known: Detection | None, *, dense: bool) -> Iterator[Detection]:
-        """Patterns, each to be tried where the one before has missed entries: the declared one, or what is found."""
+    def next_pattern(self, last: Detection | None, known: Detection | None, *, dense: bool) -> Detection | None:
+        """The pattern to try where the `last` one has missed entries, declared or found; None: no more."""
         evaluator, x, declared = self.evaluator, self.x, self.evaluator.problem.sparse_structure
         if declared is not None:
-            yield Detection(structure=declared.sparse, how=Outcome.DECLARED, evaluations=0, unknowns=evaluator.size)
-            return
-        first = known if known is not None and known.structure is not None else self._detect(dense=dense)
-        yield first
-        scale = NEAR * to_host(evaluator.xp.maximum(evaluator.xp.abs(x), self.rms))
-        scale, pattern = np.where(scale > 0, scale, NEAR), cast("Sparse", first.structure)
-        more = extend(self.residual, x, pattern, self.wrong, scale=scale, inward=evaluator.inward)
-        if more.structure is not None:
-            yield more
-        if first is known or more.structure is not None:
-            yield self._detect(dense=dense)
+            found = Detection(structure=declared.sparse, how=Outcome.DECLARED, evaluations=0, unknowns=evaluator.size)
+            return found if last is None else None
+        if last is None:
+            return known if known is not None and known.structure is not None else self._detect(dense=dense)
+        if not self.is_wider:
+            self.is_wider = True
+            scale = NEAR * to_host(evaluator.xp.maximum(evaluator.xp.abs(x), self.rms))
+            scale, pattern = np.where(scale > 0, scale, NEAR), cast("Sparse", last.structure)
+            more = extend(self.residual, x, pattern, self.wrong, scale=scale, inward=evaluator.inward)
+            if more.structure is not None:
+                return more
+            self.is_last = last is not known
+        if self.is_last:
+            return None
+        self.is_last = True
+        return self._detect(dense=dense)
 
     def _detect(self, *, dense: bool) -> Detection:
         """What a search finds; if `dense`, all entries of a J that is not large."""
@@ -126,7 +132,7 @@ class _Point:
 
     def _second_order(self, derivative: Callable[[Array], Array]) -> Array:
         """A derivative by one-sided differences of two lengths, to both sides of x unless bounds are near."""
-        one, other = map(derivative, (self.h, -self.h if self.is_free else 0.5 * self.h))
+        one, other = derivative(self.h), derivative(-self.h if self.is_free else 0.5 * self.h)
         return 0.5 * (one + other) if self.is_free else 2 * other - one
 
     def _product(self, v: Array) -> Array:
