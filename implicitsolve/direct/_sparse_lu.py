@@ -24,6 +24,7 @@ WIDEST_BAND = 24  # diagonals on one side up to which LAPACK's band was faster t
 LENGTH_PER_WIDTH = 8  # blocks of that size that a band must be long
 MATCHED = 0.5  # part of the entries (i, j) with an entry (j, i) from which on A + A^T is ordered, not A^T A
 LARGEST_RESIDUAL = 1e-9  # ||b - A x|| over ||A|| ||x|| + ||b||, from which on a factorization is done again
+ENVELOPE = 1.5  # largest half bandwidth over the mean in planes and cubes; on meshes few rows have twice as much
 ENTRIES_PER_ROW = 0.5  # of the factors, over the width: 0.4 to 0.7 in the plane and in the cube
 CUBES, LINES, EACH = 1.5, 12.0, 40.0  # 1.5 w^3 + 12 N w + 40 nnz: planes, tori, cubes, within a factor of 2
 BYTES_PER_ENTRY = 12  # a number and an index
@@ -36,7 +37,7 @@ DIRECT_LIMIT = 3e4  # nanoseconds an unknown up to which kept factors were not s
 class FillEstimate:
     """What a sparse LU factorization will take, guessed from the pattern alone."""
 
-    width: int  # largest half bandwidth after reverse Cuthill-McKee: about the size of a separator
+    width: int  # usual half bandwidth after reverse Cuthill-McKee: about the size of a separator
     entries: float  # of both factors
     operations: float  # nanoseconds that they take, about
     prefers_direct: bool  # whether the factorization is cheap enough not to be avoided
@@ -72,18 +73,18 @@ class SparsePlan:
             self.order, rows, columns = order, place[rows], place[columns]
             offsets = rows - columns
             lower, upper = int(max(0, offsets.max(initial=0))), int(max(0, -offsets.min(initial=0)))
-        self.lower: int = lower
-        self.upper: int = upper
-        width = max(lower, upper)
+        self.lower, self.upper, width = lower, upper, max(lower, upper)
         self.is_band: bool = width <= WIDEST_BAND and width * LENGTH_PER_WIDTH <= n
         self.is_direct: bool = self.is_band or self.is_dense
         if self.is_band:
             self.places: HostArray = lower + upper + rows - columns + columns * (2 * lower + upper + 1)
-        operations = CUBES * float(width) ** 3 + LINES * n * width + EACH * structure.nnz
+        first = np.arange(n)
+        np.minimum.at(first, np.maximum(rows, columns), np.minimum(rows, columns))
+        width = ENVELOPE * float(np.mean(np.arange(n) - first))
+        operations = CUBES * width**3 + LINES * n * width + EACH * structure.nnz
         entries = ENTRIES_PER_ROW * n * width
-        self.fill: FillEstimate = FillEstimate(
-            width, entries, operations, self.is_direct or operations <= DIRECT_LIMIT * n
-        )
+        is_cheap = self.is_direct or operations <= DIRECT_LIMIT * n
+        self.fill: FillEstimate = FillEstimate(int(width), entries, operations, is_cheap)
         self.known_order: HostArray | None = None  # that SuperLU found for the first factorization in symmetric mode
         self.pivots: bool = False  # whether pivots on the diagonal were too small once
 
