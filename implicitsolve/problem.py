@@ -189,7 +189,8 @@ class Problem(ChecksKeywords, Representation):
             raise ValueError(f'Problem: `derivatives` must be "trace" or None, got {self.derivatives!r}')
         check_limit("Problem", "batch_ndim", self.batch_ndim)
         for name in ("blocks_exact", "fixed_point", "pure"):
-            check_flag("Problem", name, getattr(self, name))
+            if (flag := getattr(self, name)) is not True and flag is not False:
+                check_flag("Problem", name, flag)
         _check_jacobian(self)
         for name, check in CHECKS.items():
             if (value := getattr(self, name)) is not None:

@@ -15,7 +15,7 @@ from implicitsolve._scipy_keywords import adapted, method_hint
 from implicitsolve._typing import ArrayArgument, CallersArray, MethodName, ScipyKeywords
 from implicitsolve.errors import AccuracyWarning, required
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.monitor import Monitor, observer
+from implicitsolve.monitor import Monitor, observer, silent
 from implicitsolve.nonlinear import (
     Anderson,
     Auto,
@@ -286,4 +286,5 @@ def check_settings(
     stop = DEFAULT if stop is None else stop
     if not isinstance(stop, NonlinearStop):
         raise TypeError(f"{caller}: `stop` must be a NonlinearStop, got {type(stop).__name__}")
-    return method, stop, observer(caller, monitor, progress=progress)
+    watch = silent if monitor is None and not progress else observer(caller, monitor, progress=progress)
+    return method, stop, watch

@@ -37,7 +37,7 @@ IRREGULAR = frozenset(
     ]
 )
 NO_PARTICIPLES = frozenset({"checkpointed", "lagged", "put", "split"})  # public names, and verbs of the same form
-MOST_PARTICIPLES = 100
+MOST_PARTICIPLES = 70
 MOST_ANY = 1600
 SAY_NOTHING = frozenset(
     [

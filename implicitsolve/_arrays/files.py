@@ -34,7 +34,7 @@ def load(path: str | os.PathLike[str], what: str, build: Callable[[dict[str, Any
     with Path(path).open("rb") as opened:
         try:
             with np.load(opened, allow_pickle=False) as file:
-                parts = nested(file)
+                parts = nest(file)
                 if (found := parts.pop("what", None)) == what:
                     return build(parts)
         except Exception as error:  # archives, headers, arrays and constructors each have errors of their own
@@ -59,7 +59,7 @@ def flat(parts: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def nested(file: Mapping[str, HostArray]) -> dict[str, Any]:
+def nest(file: Mapping[str, HostArray]) -> dict[str, Any]:
     """The nested mappings of a file that `flat` has made, with plain numbers and strings."""
     found: dict[str, Any] = {}
     for place, value in file.items():

@@ -19,14 +19,7 @@ from implicitsolve.branches._system import ExtendedSystem
 from implicitsolve.monitor import Monitor
 from implicitsolve.solve import check_settings
 from implicitsolve.status import Status
-from implicitsolve.stopping import (
-    check_budget,
-    check_flag,
-    check_limit,
-    check_number,
-    check_positive,
-    check_tolerance,
-)
+from implicitsolve.stopping import check_budget, check_flag, check_limit, check_number, check_positive, check_tolerance
 
 
 def continuation(

@@ -75,7 +75,7 @@ class Differences:
         if level not in self._taken:
             t = from_host(self.factor(level), self.x)[:, None]
             with np.errstate(all="ignore"):
-                self._taken[level] = self._bounded(t) if self.evaluator.box is not None else self._central(t)
+                self._taken[level] = self._one_sided(t) if self.evaluator.box is not None else self._central(t)
         return self._taken[level]
 
     def pair(self, level: Level) -> tuple[Array, Array]:
@@ -89,7 +89,7 @@ class Differences:
         h, residual = t * self.d, self.evaluator.residual
         return (residual(self.x + h) - residual(self.x - h)) / (2 * t)
 
-    def _bounded(self, t: Array) -> Array:
+    def _one_sided(self, t: Array) -> Array:
         xp, evaluator = self.evaluator.xp, self.evaluator
         if self.F is None:
             self.F = evaluator.residual(self.x)

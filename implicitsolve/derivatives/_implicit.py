@@ -122,11 +122,7 @@ def pull_back(
     gradients, evaluator = point.gradients(linear.x), point.evaluator
     whole, counts = judged(evaluator.problem.parameter_vjp, linear, evaluator.tally.counts())
     return AdjointResult(
-        gradients=gradients,
-        adjoint=linear.x,
-        status=_status("pull_back", result, whole),
-        linear=linear,
-        counts=counts,
+        gradients=gradients, adjoint=linear.x, status=_status("pull_back", result, whole), linear=linear, counts=counts
     )
 
 

@@ -54,7 +54,7 @@ class ParameterDifferences:
 
     def along(self, x: HostArray, tangents: Mapping[str, Array]) -> HostArray:
         """(dF/dtheta) dtheta."""
-        parts = [self._measured(x, name, np.asarray(d, dtype=float))[0] for name, d in tangents.items()]
+        parts = [self._measure(x, name, np.asarray(d, dtype=float))[0] for name, d in tangents.items()]
         return np.asarray(sum(parts, np.zeros_like(x)))
 
     def pulled(self, x: HostArray, w: HostArray, wrt: Collection[str] | None = None) -> dict[str, HostArray]:
@@ -67,13 +67,13 @@ class ParameterDifferences:
             size = np.abs(self._value(name))
             signs = np.random.default_rng(0).choice((-1.0, 1.0), shape)
             size = 2.0 ** np.floor(np.log2(np.where(size > 0, size, size.max(initial=0.0) or 1.0)))
-            whole, part = self._measured(x, name, signs * size)
+            whole, part = self._measure(x, name, signs * size)
             entries = [whole * signs / size] if not shape else []
             entries = entries or [self._central(x, name, d.reshape(shape), part) for d in np.eye(math.prod(shape))]
             gradients[name] = np.real(np.asarray([np.vdot(D, w) for D in entries])).reshape(shape)
         return gradients
 
-    def _measured(self, x: HostArray, name: str, d: HostArray) -> tuple[HostArray, float]:
+    def _measure(self, x: HostArray, name: str, d: HostArray) -> tuple[HostArray, float]:
         """The derivative along d, and the length at which it is most accurate, over the first one."""
         coarse, best, least = self._central(x, name, d, 1.0), (np.zeros_like(x), 1.0), np.inf
         for k in range(1, COUNT):

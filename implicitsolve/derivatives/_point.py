@@ -89,7 +89,7 @@ class Point:
         start = None if x0 is None else self._flatten(x0, "x0")
         if self.lengths is not None:
             self.evaluator.length.follow(self.evaluator.rows, norm2(self.flat) * self.lengths.factor)
-        return self._shape_of(self._mark_inaccurate(self._solved(b, start, method, M, stop), b))
+        return self._shape_of(self._mark_inaccurate(self._solve(b, start, method, M, stop), b))
 
     @cached_property
     def lengths(self) -> Lengths | None:
@@ -147,7 +147,7 @@ class Point:
             raise TypeError(f"{self.caller}: `{name}` must be real, since x is, got dtype {value.dtype}")
         return self.evaluator.flatten(array_namespace(value, self.x).astype(value, self.x.dtype))
 
-    def _solved(self, b: Array, start: Array | None, method: Any, M: Any, stop: LinearStop) -> LinearResult:
+    def _solve(self, b: Array, start: Array | None, method: Any, M: Any, stop: LinearStop) -> LinearResult:
         """Solve for b (B, N), with the default method where `method` is None."""
         problem = self.evaluator.problem
         if problem.halves is not None and M is None and (method is None or method.may_transform):
@@ -171,7 +171,7 @@ class Point:
             rounding = eps(self.evaluator.xp, self.evaluator.dtype) ** 0.5  # of the products
             stop = replace(stop, rtol=max(1e-6, DIFFERENCES * rounding))
         linear = linear_solve(A, b, method=long_krylov(b) if method is None else method, M=M, x0=start, stop=stop)
-        return self._marked(linear, A, b)
+        return self._mark(linear, A, b)
 
     def _default(self) -> tuple[BlockLU | None, SparseMatrix | None]:
         """The direct method of a declared structure that favors one, and the J of a sparse one."""
@@ -291,9 +291,9 @@ class Point:
         A = self.evaluator.jacobian(self.flat, None) if is_own else J
         outcome = solve_factored(A, inverse, b, stop, adjoint=self.needs_adjoint)
         linear = LinearResult(**vars(outcome), matvecs=int(outcome.iterations.max(initial=0)))
-        return self._marked(linear, A, b)
+        return self._mark(linear, A, b)
 
-    def _marked(self, linear: LinearResult, A: LinearOperator, b: Array) -> LinearResult:
+    def _mark(self, linear: LinearResult, A: LinearOperator, b: Array) -> LinearResult:
         """The result of a solve with A, SINGULAR where A was assembled from differences that do not determine it."""
         is_exact = self._own_product is not None or self.evaluator.has_exact_products
         return linear if is_exact or isinstance(A, JacobianProducts) else marked_singular(linear, A, b)

@@ -172,7 +172,7 @@ class BlockLU(BlockSettings):
             function = block_lu.select(blocks, pivoting="block", **sizes)
             if not favors_band(function, blocks.shape[-1]):
                 first = function(blocks, lower, upper)
-                return refactored(first, blocks, lower, upper, self.growth_limit, self.backend)
+                return refactor(first, blocks, lower, upper, self.growth_limit, self.backend)
         pivoting = "block" if self.pivoting == "block" else "band"
         function = block_lu.select(blocks, pivoting=pivoting, **sizes)
         return function(blocks, lower, upper, pivoting=pivoting, overwrite=overwrite)
@@ -192,7 +192,7 @@ def kernel_sizes(blocks: Array, lower: int, upper: int) -> dict[str, Any]:
     return {"length": T, "block_size": k, "lower": lower, "upper": upper}
 
 
-def refactored(factors: Factors, blocks: Array, lower: int, upper: int, growth_limit: float, backend: str) -> Factors:
+def refactor(factors: Factors, blocks: Array, lower: int, upper: int, growth_limit: float, backend: str) -> Factors:
     """Refactor with pivoting over the whole band those systems whose growth exceeds the limit or that are singular."""
     is_bad = ~(factors.growth <= growth_limit)
     bad, good = np.flatnonzero(is_bad), np.flatnonzero(~is_bad)
@@ -315,5 +315,5 @@ class CyclicReduction(BlockSettings):
         if self.pivoting == "auto":
             lower, upper = (1 if A.periodic else min(side, 1) for side in (A.lower, A.upper))  # no zeros are eliminated
             bands = blocks[:, :, 1 - lower : 2 + upper, :, :]
-            factors = refactored(factors, bands, lower, upper, self.growth_limit, self.backend)
+            factors = refactor(factors, bands, lower, upper, self.growth_limit, self.backend)
         return Factorization(A, factors, layout, refine=self.refine)

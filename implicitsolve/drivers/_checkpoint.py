@@ -89,19 +89,19 @@ def digest(x: Any) -> str:
     return f"{values.dtype}{list(values.shape)} {hashlib.sha256(values.data).hexdigest()[:16]}"
 
 
-def described(value: Any) -> str:
+def describe(value: Any) -> str:
     """Settings as a text that is the same in every process."""
     if value is None or isinstance(value, str | bool | int | float | complex | np.generic):
         return repr(value)
     if is_dataclass(value) and not isinstance(value, type):
-        inside = ", ".join(f"{part.name}={described(getattr(value, part.name))}" for part in fields(value))
+        inside = ", ".join(f"{part.name}={describe(getattr(value, part.name))}" for part in fields(value))
         return f"{type(value).__name__}({inside})"
     if is_array(value):
         return digest(value)
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name}: {described(part)}" for name, part in value.items()) + "}"
+        return "{" + ", ".join(f"{name}: {describe(part)}" for name, part in value.items()) + "}"
     if isinstance(value, tuple | list):
-        return f"[{', '.join(described(part) for part in value)}]"
+        return f"[{', '.join(describe(part) for part in value)}]"
     name = getattr(value, "__qualname__", None)
     if name is None:
         return type(value).__qualname__
@@ -238,11 +238,11 @@ class _Legs:
             "shape": str(self.shape),
             "dtype": str(x0.dtype),
             "every": str(every),
-            "method": described(solver),
-            "stop": described(replace(stop, max_iterations=None, max_evaluations=None, max_seconds=None)),
+            "method": describe(solver),
+            "stop": describe(replace(stop, max_iterations=None, max_evaluations=None, max_seconds=None)),
             "x0": digest(x0),
         }
-        declared = {part.name: described(getattr(problem, part.name)) for part in fields(problem)}
+        declared = {part.name: describe(getattr(problem, part.name)) for part in fields(problem)}
         settings |= {name: text for name, text in declared.items() if name != "residual"}  # that is measured again
         self.file = CheckpointFile(path, self.x0, settings)
 

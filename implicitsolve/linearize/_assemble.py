@@ -102,7 +102,7 @@ class Assembler:
     def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> BlockBandedMatrix:
         """J(x) for x (b, N), where F is F(x); `evaluator` is that of these systems."""
         if self.source is not None:
-            return self._converted(evaluator, evaluator.matrix(x), x)
+            return self._convert(evaluator, evaluator.matrix(x), x)
         if evaluator.problem.jvp is not None:
             return self._products(evaluator, evaluator.jacobian(x, F), x)
         evaluator.tally.add("linearizations")
@@ -132,7 +132,7 @@ class Assembler:
         """View (b, N) as (b, T, k)."""
         return array_namespace(x).reshape(x, (x.shape[0], self.length, self.structure.block_size))
 
-    def _converted(self, evaluator: Evaluator, J: Any, x: Array) -> BlockBandedMatrix:
+    def _convert(self, evaluator: Evaluator, J: Any, x: Array) -> BlockBandedMatrix:
         """The matrix that the problem offered, in the declared structure."""
         if scipy.sparse.issparse(J):
             J = BlockBandedMatrix.from_sparse(J, self.structure)
@@ -210,7 +210,7 @@ class Assembler:
                 self._difference(evaluator, x, F, color, c, h, out)
                 h, sizes = self.adjusted(evaluator, x, F, norms, color, c, h, out)
                 if i == 0 and self.certifies:
-                    h = self._certified(evaluator, x, F, color, c, h, out)
+                    h = self._certify(evaluator, x, F, color, c, h, out)
                 if h is not known and first < i:
                     self._place(blocks, first, stacked[first:i, ...], known)
                     first = i
@@ -304,9 +304,7 @@ class Assembler:
             sizes = norm2(change)
         return h, sizes
 
-    def _certified(
-        self, evaluator: Evaluator, x: Array, F: Array, color: Rows, c: int, h: Array, change: Array
-    ) -> Array:
+    def _certify(self, evaluator: Evaluator, x: Array, F: Array, color: Rows, c: int, h: Array, change: Array) -> Array:
         """Shorten guessed steps until half of the step gives half of the change, in `change`."""
         xp, rows, steps = evaluator.xp, self._rows(evaluator), self.steps
         for _ in range(MAX_ADJUSTMENTS):

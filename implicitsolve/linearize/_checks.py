@@ -115,10 +115,10 @@ def checked_inverse(M: Any, name: str, batch_shape: tuple[int, ...], event_shape
         return guarded(operator, name)
     if operator.batch_shape:
         raise ValueError(f"`{name}` must have batch shape {batch_shape} or none, got {operator.batch_shape}")
-    return guarded(_repeated(operator, math.prod(batch_shape)), name)
+    return guarded(_repeat(operator, math.prod(batch_shape)), name)
 
 
-def _repeated(A: LinearOperator, size: int) -> LinearOperator:
+def _repeat(A: LinearOperator, size: int) -> LinearOperator:
     """One operator for each system of a batch."""
 
     def on_rows(product: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -130,7 +130,7 @@ def _repeated(A: LinearOperator, size: int) -> LinearOperator:
         in_shape=A.shape[1],
         batch_shape=(size,),
         dtype=A.dtype,
-        take=lambda indices: _repeated(A, len(indices)),
+        take=lambda indices: _repeat(A, len(indices)),
     )
 
 

@@ -93,11 +93,11 @@ def lattice_colors(structure: Sparse, least: int) -> HostArray | None:
     if weights.sum() < LEAST_COMMON * n:
         return None
     most = min(n, int(SLACK * least) + 2, MOST_BITS)
-    best = _best_lattice(_numbered(np.maximum(columns, 0), steps), columns, weights, range(least, most))
+    best = _best_lattice(_number(np.maximum(columns, 0), steps), columns, weights, range(least, most))
     if best is None:
         return None
     p, lattice = best
-    colors = _repaired(structure, _cosets(lattice[None], _numbered(np.arange(n), steps))[0], p)
+    colors = _repair(structure, _cosets(lattice[None], _number(np.arange(n), steps))[0], p)
     return None if colors is None or int(colors.max()) >= MOST_COLORS * least + 2 else colors
 
 
@@ -156,7 +156,7 @@ def _kinds_of_rows(structure: Sparse, offsets: HostArray) -> tuple[HostArray, Ho
     return columns, counts[frequent]
 
 
-def _numbered(j: HostArray, steps: list[int]) -> list[HostArray]:
+def _number(j: HostArray, steps: list[int]) -> list[HostArray]:
     """The place in the line, the number of the line in its plane, and that of the plane, of columns j."""
     parts: list[HostArray] = []
     for step in reversed(steps):
@@ -202,7 +202,7 @@ def _conflicts(lattices: HostArray, entries: list[HostArray], columns: HostArray
     return (colors[..., 1:] == colors[..., :-1]).any(axis=-1)
 
 
-def _repaired(structure: Sparse, colors: HostArray, p: int) -> HostArray | None:
+def _repair(structure: Sparse, colors: HostArray, p: int) -> HostArray | None:
     """Proper colors where few columns have one that is taken, which are colored again; None where these are many.
 
     A row whose colors are p different ones has as many bits in the sum of 2^color; equal ones carry.

@@ -197,9 +197,9 @@ class OneSystemDifferences:
         with np.errstate(all="ignore"):
             np.divide(1, h, out=h)
         self.evaluator.tally.add("linearizations")
-        return lambda: self._placed(changes, h)
+        return lambda: self._place(changes, h)
 
-    def _placed(self, changes: HostArray, per_length: HostArray) -> HostArray:
+    def _place(self, changes: HostArray, per_length: HostArray) -> HostArray:
         """Blocks (1, T, m, k, k) from the changes (m, k, 1, T, k) of F; undefined outside the matrix."""
         blocks = np.empty((1, self.length, self.shape[0], self.k, self.k), dtype=changes.dtype)
         place(blocks, changes, per_length, 0, self.structure.lower)

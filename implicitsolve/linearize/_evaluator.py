@@ -82,7 +82,7 @@ class Evaluator(Systems):
             value = self.problem.residual(argument)
         except self.problem.rejects as error:
             value = self._reject(argument, error)
-        F = self._returned(value, "residual")
+        F = self._as_array(value, "residual")
         return copy_array(F) if keep and not is_own else F
 
     def _reject(self, argument: Array, error: Exception) -> Array:
@@ -105,13 +105,13 @@ class Evaluator(Systems):
         except self.problem.rejects as error:
             value = self._reject(argument, error)
         is_plain = type(value) is np.ndarray and value.shape == self.shape and value.dtype == self.dtype
-        F: HostArray = value.reshape(-1) if is_plain else self._returned(value, "residual")[0]
+        F: HostArray = value.reshape(-1) if is_plain else self._as_array(value, "residual")[0]
         return F if is_own else F.copy()
 
     def substituted(self) -> Array:
         """The solution of a causal problem, for about the work of a residual."""
         self.tally.add("residuals")
-        x = self._returned(self.problem.substitute(), "substitute")  # type: ignore[misc]
+        x = self._as_array(self.problem.substitute(), "substitute")  # type: ignore[misc]
         return x if self.problem.pure else copy_array(x)
 
     def trial(self, x: Array) -> tuple[Array, LinearOperator | None]:
@@ -119,7 +119,7 @@ class Evaluator(Systems):
         if self.entering is not None:
             return self._with_entering(x, jacobian=True)
         if self.problem.linearize is not None and self.approximate is None:
-            return self._linearized(x)
+            return self._linearization(x)
         F = self.residual(x)
         return F, None if self.approximate is None else self.jacobian(x, F)
 
@@ -132,10 +132,10 @@ class Evaluator(Systems):
         F, J = evaluate(self.xp.where(is_point, x, inside))
         return self.xp.where(is_point, F, np.nan * self.xp.ones_like(F)), J
 
-    def _linearized(self, x: Array) -> tuple[Array, LinearOperator]:
+    def _linearization(self, x: Array) -> tuple[Array, LinearOperator]:
         """F(x) and J(x) of a problem with `linearize`."""
         F, J = self._linearize(x)
-        F = self._returned(F, "linearize")
+        F = self._as_array(F, "linearize")
         return F if self.problem.pure else copy_array(F), self.as_operator(J, "linearize")
 
     def _with_entering(self, x: Array, *, jacobian: bool) -> tuple[Array, LinearOperator | None]:
@@ -194,7 +194,7 @@ class Evaluator(Systems):
             self._kept = copy_array(x), value
         if problem.linearize is None:
             return value
-        self._returned(value[0], "linearize")
+        self._as_array(value[0], "linearize")
         return value[1]
 
     def _jac(self, x: Array) -> Any:
@@ -222,7 +222,7 @@ class Evaluator(Systems):
     def _jacobian(self, x: Array, F: Array | None) -> LinearOperator:
         problem = self.problem
         if problem.linearize is not None:
-            return self._linearized(x)[1]
+            return self._linearization(x)[1]
         if problem.jac is not None:
             return self.as_operator(self._jac(x), "jac")
         self.tally.add("linearizations")
@@ -238,7 +238,7 @@ class Evaluator(Systems):
         """An approximate inverse for one system, or for the whole batch, as an operator on (B, N)."""
         return checked_inverse(M, name, self.batch_shape, self.event_shape)
 
-    def _returned(self, value: Any, name: str) -> Array:
+    def _as_array(self, value: Any, name: str) -> Array:
         """Check what a user's function returned; give it as (b, N) in the state's dtype."""
         xp, expected = self.xp, self.shape
         is_plain = type(value) is np.ndarray and xp is numpy_namespace
@@ -258,7 +258,7 @@ class Evaluator(Systems):
             else:
                 direction = self.xp.zeros_like(self.background)
                 scatter(direction, self.places, v)
-            value = self._returned(function(self._argument(x, copy=True), self.unflatten(direction)), name)
+            value = self._as_array(function(self._argument(x, copy=True), self.unflatten(direction)), name)
             return self.xp.asarray(value, copy=True)
 
         return product

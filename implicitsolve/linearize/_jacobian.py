@@ -72,15 +72,15 @@ def jacobian(problem: Problem | Residual, x: ArrayArgument) -> BlockBandedMatrix
         with 10 stored elements and shape (4, 4)>
     """
     problem = problem if isinstance(problem, Problem) else Problem(problem)
-    return assembled(problem, as_inexact(x, "x"), Tally())
+    return assemble_jacobian(problem, as_inexact(x, "x"), Tally())
 
 
 def jacobian_of(problem: Problem, known: Detection | None, x: Array) -> BlockBandedMatrix | SparseMatrix:
     """`jacobian`, where a solve has detected the sparsity."""
-    return assembled(problem, x, Tally(), known)
+    return assemble_jacobian(problem, x, Tally(), known)
 
 
-def assembled(
+def assemble_jacobian(
     problem: Problem, x: Array, tally: Tally, known: Detection | None = None
 ) -> BlockBandedMatrix | SparseMatrix:
     """`jacobian`, whose evaluations are counted in `tally`."""
@@ -199,10 +199,10 @@ class Scales:
         for _ in range((1 if is_exact else ROUNDS) if is_sought else 0):
             scales = cls.with_sizes(plain, x, F, x0)
             try:
-                J = tally.enforced(assembled, scales.problem, scales.start(x0), tally)
+                J = tally.enforced(assemble_jacobian, scales.problem, scales.start(x0), tally)
             except LimitReached:
                 break  # the solve ends with its first residual
-            found = _equilibrated(J, seeks_x, seeks_F)
+            found = _equilibrate(J, seeks_x, seeks_F)
             x, F = (sizes * factors.reshape(sizes.shape) for sizes, factors in zip((x, F), found))
         return cls.with_sizes(plain, x, F, x0)
 
@@ -246,17 +246,17 @@ class Scales:
     # The functions of the scaled problem
 
     def residual(self, y: Array) -> Array:
-        return self._divided(self.whole.residual(_times(self.x, y)), "residual", y)
+        return self._divide(self.whole.residual(_times(self.x, y)), "residual", y)
 
     def jvp(self, y: Array, v: Array) -> Array:
-        return self._divided(self.whole.jvp(_times(self.x, y), _times(self.x, v)), "jvp", y)  # type: ignore[misc]
+        return self._divide(self.whole.jvp(_times(self.x, y), _times(self.x, v)), "jvp", y)  # type: ignore[misc]
 
     def jvps(self, y: Array, V: Array) -> Array:
         return _over(self.F, self.whole.jvps(_times(self.x, y), _times(self.x, V)))  # type: ignore[misc]
 
     def vjp(self, y: Array, w: Array) -> Array:
         product = self.whole.vjp(_times(self.x, y), _over(self.F, w))  # type: ignore[misc]
-        return _times(self.x, self._returned(product, "vjp", y))
+        return _times(self.x, self._as_array(product, "vjp", y))
 
     def jac(self, y: Array) -> Any:
         return self._jacobian(self.whole.jac(_times(self.x, y)), "jac")  # type: ignore[misc]
@@ -265,17 +265,17 @@ class Scales:
         pair: Any = self.whole.linearize(_times(self.x, y))  # type: ignore[misc]
         if not (isinstance(pair, tuple) and len(pair) == 2):
             return pair
-        return self._divided(pair[0], "linearize", y), self._jacobian(pair[1], "linearize")
+        return self._divide(pair[0], "linearize", y), self._jacobian(pair[1], "linearize")
 
     def take(self, indices: Indices) -> Problem:
         part = chosen(replace(self.whole, x_scale=host(self.x), f_scale=host(self.F)), indices, tuple(self.x.shape))
         like = self.x
         return Scales(part, from_host(part.x_scale, like), from_host(part.f_scale, like)).problem
 
-    def _divided(self, F: Any, name: str, y: Array) -> Array:
-        return _over(self.F, self._returned(F, name, y))
+    def _divide(self, F: Any, name: str, y: Array) -> Array:
+        return _over(self.F, self._as_array(F, name, y))
 
-    def _returned(self, value: Any, name: str, y: Array) -> Array:
+    def _as_array(self, value: Any, name: str, y: Array) -> Array:
         xp, shape = array_namespace(y), tuple(self.F.shape)
         return xp.reshape(checked_array(value, name, xp, y.dtype, shape), shape)
 
@@ -304,7 +304,7 @@ def _over(scale: Array, values: Array) -> Array:
         return values / scale
 
 
-def _equilibrated(J: Any, seeks_x: bool, seeks_F: bool) -> tuple[HostArray, HostArray]:
+def _equilibrate(J: Any, seeks_x: bool, seeks_F: bool) -> tuple[HostArray, HostArray]:
     """Factors (B, N) of x and F that bring the largest entry of each column and row of J near 1; 1 if not sought."""
     systems = [J.take(np.array([i])) for i in range(math.prod(J.batch_shape))] if J.batch_shape else [J]
     found: list[tuple[HostArray, HostArray]] = []

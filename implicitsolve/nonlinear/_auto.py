@@ -147,7 +147,8 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
     """Newton's method, by what is known of J."""
     evaluator = context.evaluator
     is_dense = evaluator.problem.structure in (None, "none") and DenseNewton.suits(context, x0)
-    rest = _stages(Logarithmic(method=Auto(), takes_all=False)) if Logarithmic.suits(context, x0) else []
+    has_logarithms = evaluator.box is not None and Logarithmic.suits(context, x0)
+    rest = _stages(Logarithmic(method=Auto(), takes_all=False)) if has_logarithms else []
     if is_dense and evaluator.size <= MOST_DENSE:
         # For a single equation equilibration changes nothing.
         others = [Stage(method=FartherStart(), continues=ANY)] if evaluator.size == 1 else LAST_DENSE

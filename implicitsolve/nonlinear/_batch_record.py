@@ -12,12 +12,7 @@ from implicitsolve._record import NewtonStep
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._evaluator import Evaluator, NewSystems
 from implicitsolve.monitor import Monitor, ends_solve, silent
-from implicitsolve.nonlinear._convergence import (
-    CONVERGED,
-    ITERATION_LIMIT,
-    RUNNING,
-    BatchConvergence,
-)
+from implicitsolve.nonlinear._convergence import CONVERGED, ITERATION_LIMIT, RUNNING, BatchConvergence
 from implicitsolve.nonlinear._state import LoopState, Scheduler, Solution, SolveMemory
 from implicitsolve.operators._wrappers import closed_up
 from implicitsolve.status import Status

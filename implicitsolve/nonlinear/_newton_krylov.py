@@ -28,6 +28,7 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import check_flag, check_kind, check_limit, check_rdiff, kind_of
 
 SMALL = 256  # unknowns up to which a third search is tried: it solves hard small problems
+DOGLEG = Dogleg()
 FIRST_MEMORY, LEAST_FIRST = 2**16, 40  # entries and vectors of the first space; 60 took up to 2.3 times the products
 
 
@@ -253,7 +254,7 @@ class NewtonKrylov:
         once, cautious = replace(self, retry=False), self.line_search.cautious()
         if not self.retry or cautious is None:
             return [Stage(method=once)]
-        others = (Dogleg(), cautious) if x0.shape[1] <= SMALL else (Dogleg(),)
+        others = (DOGLEG, cautious) if x0.shape[1] <= SMALL else (DOGLEG,)
         return [Stage(method=once), *(Stage(method=replace(once, line_search=s), when=STUCK) for s in others)]
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:

@@ -60,11 +60,11 @@ class PatternSearch(Search):
         if self.needs_cudss and is_cupy_array(x):
             load_cudss(x)  # raises before the first evaluation
         if self.bisection == "only":
-            again = self.detected(evaluator, x)
+            again = self.detection_near(evaluator, x)
             if memory.detection is not None:
                 again = replace(again, evaluations=memory.detection.evaluations + again.evaluations)
             return self._with(replace(context, first=None), again, x)
-        own = self._offered(context, x)
+        own = self._take_own(context, x)
         if own is not None:
             return own
         if context.scheduler is None and context.truth is None and evaluator.problem.linearize is None:
@@ -74,7 +74,7 @@ class PatternSearch(Search):
         found = self.found(evaluator, x, context.previous.detection, context.first)
         return context if found is None else self._with(context, found, x)
 
-    def _offered(self, context: SolveContext, x: Array) -> SolveContext | None:
+    def _take_own(self, context: SolveContext, x: Array) -> SolveContext | None:
         """The context with the problem's own matrices, or as it is where J is an operator; None where J is neither."""
         evaluator, problem = context.evaluator, context.evaluator.problem
         if problem.linearize is None and problem.jac is None:
@@ -125,12 +125,12 @@ class PatternSearch(Search):
         is_open = self.bisection is not False and previous is not None and previous.how == Outcome.IRREGULAR
         if previous is not None and previous.how.is_lasting and not is_open:
             return replace(previous, evaluations=0)
-        return self.detected(evaluator, x, first)
+        return self.detection_near(evaluator, x, first)
 
     def _budget(self, evaluator: Evaluator) -> int:
         return evaluations_without_progress(evaluator.size) if self.budget is None else self.budget
 
-    def detected(self, evaluator: Evaluator, x: Array, first: Array | None = None) -> Detection:
+    def detection_near(self, evaluator: Evaluator, x: Array, first: Array | None = None) -> Detection:
         """Detect the pattern near x, where F is `first` if that is known, within the limits of the solve."""
         search = partial(
             detect,
