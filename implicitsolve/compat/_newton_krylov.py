@@ -237,7 +237,7 @@ def _krylov_method(method: Any, maxiter: int, outer_k: int, options: dict[str, A
         return method
     if isinstance(method, str):
         gmres = partial(GMRES, restart=maxiter)
-        own = {"lgmres": lambda: None, "gmres": gmres, "fgmres": gmres, "bicgstab": BiCGSTAB}
+        own: dict[str, Any] = {"lgmres": lambda: None, "gmres": gmres, "fgmres": gmres, "bicgstab": BiCGSTAB}
         if method in own and not given:
             return own[method]()
         if method not in SCIPY_METHODS:

@@ -185,7 +185,7 @@ def _leaves_arguments(point: Point) -> Check:
     """No function writes into its arguments."""
     problem, evaluator = point.problem, point.evaluator
     x, v = evaluator.unflatten(point.x), evaluator.unflatten(point.directions[0])
-    calls = dict.fromkeys(("residual", "jac", "linearize", "blocks"), (x,))
+    calls: dict[str, tuple[Array, ...]] = dict.fromkeys(("residual", "jac", "linearize", "blocks"), (x,))
     calls |= dict.fromkeys(("jvp", "vjp", "parameter_vjp"), (x, v))
     wrong = [name for name, arguments in calls.items() if _writes(point, vars(problem)[name], arguments)]
     hint = f"{', '.join(f'`{name}`' for name in wrong)} wrote into an argument: copy it first" if wrong else ""
