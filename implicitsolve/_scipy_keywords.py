@@ -28,7 +28,11 @@ REPLACEMENTS = {
     "x_tol": "a small step does not end the solve here: pass stop=NonlinearStop(atol=...), a tolerance of F",
 }
 SYNONYMS = {
+    "Dfun": "fprime",
+    "J": "fprime",
     "M": "inner_M",
+    "band": "jac_sparsity",
+    "jacobian": "fprime",
     "diff_step": "eps",
     "sparsity": "jac_sparsity",
     "epsfcn": "eps",
@@ -121,7 +125,8 @@ def _replacement(name: str, settings: Iterable[type]) -> str:
     owners = {field.name: kind for kind in settings for field in fields(kind)}
     if name in owners:
         return f"`{name}` belongs to {owners[name].__name__}: {owners[name].__name__}(..., {name}=...)"
-    close = difflib.get_close_matches(name, [*owners, "method", "stop", "monitor", "args", "jac", "tol"], n=1)
+    names = [*owners, "method", "stop", "monitor", "args", "jac", "tol"]
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
     return f"unexpected keyword argument `{name}`" + (f"; did you mean `{close[0]}`?" if close else "")
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from implicitsolve._record import NewtonStep
 from implicitsolve._typing import Array, HostArray
+from implicitsolve.stopping import check_flag
 
 __all__ = ["Monitor", "ProgressBar", "Trace", "collect", "combine", "log_to", "progress_bar", "silent", "table"]
 __dir__ = __all__.copy  # the public names
@@ -56,25 +57,25 @@ def observer(caller: str, monitor: Any, *, progress: bool = False) -> Monitor:
     elif not callable(monitor):
         raise TypeError(f"{caller}: `monitor` must be callable, or True for a table, got {type(monitor).__name__}")
     else:
-        _check_signature(caller, monitor)
+        check_signature(caller, monitor, "monitor(step, x, F)", ", with the step's norms and counts in `step`")
         shown = monitor
     if not progress:
         return shown
+    check_flag(caller, "progress", progress)
     return progress_bar() if shown is silent else combine(progress_bar(), shown)
 
 
-def _check_signature(caller: str, monitor: Callable[..., object]) -> None:
+def check_signature(caller: str, function: Callable[..., object], form: str, more: str = "") -> None:
+    """Raise unless a function that a caller was given can be called in this form, such as "callback(x, F)"."""
     try:
-        signature = inspect.signature(monitor)
+        signature = inspect.signature(function)
     except (TypeError, ValueError):  # compiled: it does not say
         return
     try:
-        signature.bind(None, None, None)
+        signature.bind(*form.split(","))
     except TypeError:
-        raise TypeError(
-            f"{caller}: `monitor` is called as monitor(step, x, F), with the step's norms and counts in `step`; "
-            f"got a function of {signature}"
-        ) from None
+        what = f"{caller}: `{form.partition('(')[0]}` is called as {form}{more}"
+        raise TypeError(f"{what}; got a function of {signature}") from None
 
 
 def mapped(monitor: Monitor, change: Callable[[Array, Array], tuple[Array, Array]]) -> Monitor:
@@ -134,11 +135,7 @@ def log_to(logger: logging.Logger, level: int = logging.INFO) -> Monitor:
     >>> ims.root(lambda x: x**2 - 2, 1.0, monitor=monitor).status.name
     'CONVERGED'
     """
-
-    def monitor(step: NewtonStep, x: Array, F: Array) -> None:
-        logger.log(level, "%s", step)
-
-    return monitor
+    return lambda step, x, F: logger.log(level, "%s", step)
 
 
 def table(stream: TextIO | None = None) -> Monitor:
@@ -225,7 +222,8 @@ class ProgressBar:
 
     def _show(self, share: float, text: str, *, is_last: bool) -> None:
         out = sys.stderr if self._stream is None else self._stream
-        share, is_terminal = min(max(share + SMALL, 0.0), 1.0), out.isatty() or _is_notebook(out)
+        share = min(max(share + SMALL, 0.0), 1.0)
+        is_terminal = out.isatty() or type(out).__module__.startswith("ipykernel")  # a notebook's
         if not (is_terminal or is_last or int(10 * share) > self._tenths):
             return
         self._tenths = int(10 * share)
@@ -233,11 +231,6 @@ class ProgressBar:
         line = f"{name} [{'#' * int(WIDTH * share):.<{WIDTH}}] {int(100 * share):3d} %  {text}"
         out.write(f"\r{line:<{COLUMNS}}" + "\n" * is_last if is_terminal else f"{line}\n")
         out.flush()
-
-
-def _is_notebook(out: TextIO) -> bool:
-    """Whether a stream shows in a notebook, where a line can be overwritten as in a terminal."""
-    return type(out).__module__.startswith("ipykernel")
 
 
 def _distances(step: NewtonStep) -> HostArray:
@@ -306,12 +299,7 @@ def combine(*monitors: Callable[[NewtonStep, Array, Array], Any]) -> Monitor:
     >>> first == second
     True
     """
-
-    def monitor(step: NewtonStep, x: Array, F: Array) -> bool:
-        answers = [each(step, x, F) for each in monitors]
-        return any(map(ends_solve, answers))
-
-    return monitor
+    return lambda step, x, F: any(map(ends_solve, [each(step, x, F) for each in monitors]))
 
 
 def ends_solve(answer: Any) -> bool:

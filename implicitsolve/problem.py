@@ -281,7 +281,7 @@ def spread(name: str, values: Any, shape: tuple[int, ...]) -> Any:
 def _check_bounds(name: str, bounds: Any) -> tuple[Any, Any]:
     """The lower and the upper bounds."""
     pair = (bounds.lb, bounds.ub) if hasattr(bounds, "lb") and hasattr(bounds, "ub") else bounds
-    if isinstance(pair, list) and all(isinstance(side, tuple | list) and len(side) == 2 for side in pair):
+    if isinstance(pair, list | np.ndarray) and all(np.ndim(side) == 1 and len(side) == 2 for side in pair):
         way = "tuple(zip(*bounds)) turns pairs (lower, upper) of each unknown into it"
         raise TypeError(f"Problem: `{name}` must be a tuple (lower, upper), got a list of {len(pair)} pairs: {way}")
     if not isinstance(pair, tuple | list) or len(pair) != 2:

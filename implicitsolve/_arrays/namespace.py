@@ -155,12 +155,8 @@ def as_inexact(x: Any, name: str) -> Array:
     raise TypeError(f"`{name}` must hold real or complex numbers, got {_contents(x)}{_remedy(x)}")
 
 
-REMEDIES = {
-    "dict": "concatenate its arrays to one vector and take them apart in F",
-    "Decimal Fraction Float Integer Rational mpc mpf": "solves are in float64: pass np.array(x, dtype=float)",
-    "Add Mul Pow Symbol": "turn the expressions into a function by sympy.lambdify",
-}
-REMEDIES = {kind: remedy for kinds, remedy in REMEDIES.items() for kind in kinds.split()}
+REMEDIES = dict.fromkeys(("Add", "Mul", "Pow", "Symbol"), "turn the expressions into a function by sympy.lambdify")
+REMEDIES |= {"dict": "concatenate its arrays to one vector and take them apart in F"}
 
 
 def _contents(x: Array) -> str:
@@ -175,7 +171,10 @@ def _kinds(x: Array) -> list[str]:
 
 
 def _remedy(x: Array) -> str:
-    return next((f": {REMEDIES[kind]}" for kind in _kinds(x) if kind in REMEDIES), "")
+    numbers = "solves are in float64: pass np.array(x, dtype=float)"
+    is_number = x.dtype == object and all(hasattr(v, "__float__") for v in np.asarray(x).flat)
+    other = numbers if is_number else "pass an array, or a list of numbers"
+    return ": " + next((REMEDIES[kind] for kind in _kinds(x) if kind in REMEDIES), other)
 
 
 def _host_array(x: object, name: str) -> HostArray:

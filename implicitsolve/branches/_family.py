@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.namespace import as_inexact
-from implicitsolve._parameters import Parametrized
+from implicitsolve._parameters import POSITIONAL, Parametrized
 from implicitsolve._typing import HostArray
 from implicitsolve.problem import Problem
 
@@ -31,8 +31,8 @@ class Family:
                 f"lam -> Problem, got {type(problem).__name__}"
             )
         self.makes_problems = False
-        if not isinstance(problem, Problem) and parameter is None:
-            self.makes_problems, parameter = _form(problem)
+        if not isinstance(problem, Problem):
+            self.makes_problems, parameter = _form(problem, parameter)
         self.problem: Any = problem if self.makes_problems or isinstance(problem, Problem) else Problem(problem)
         self.parameter = parameter
 
@@ -79,18 +79,22 @@ def real_start(caller: str, x0: Any) -> HostArray:
     return x.astype(np.float64)
 
 
-def _form(function: Callable[..., Any]) -> tuple[bool, str | None]:
+def _form(function: Callable[..., Any], parameter: str | None) -> tuple[bool, str | None]:
     """Whether a function is lam -> Problem: it has one argument; and the name of F's second one, if only that binds it.
 
     F(x, lam) is called as such, whether or not the parameter has a default.
     """
     try:
-        parameters = inspect.signature(function).parameters.values()
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return False, None
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    count = sum(p.kind in positional for p in parameters)
-    if count != 1 or any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return False, parameter
+    parameters = signature.parameters.values()
+    kinds = [p.kind for p in parameters]
+    if parameter is not None:
+        if parameter not in signature.parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
+            raise TypeError(f"continuation: `parameter` must be an argument of F{signature}, got {parameter!r}")
+        return False, parameter
+    if sum(kind in POSITIONAL for kind in kinds) != 1 or inspect.Parameter.VAR_POSITIONAL in kinds:
         return False, None
     keywords = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
     named = [p.name for p in keywords if p.default is p.empty] or [p.name for p in keywords]

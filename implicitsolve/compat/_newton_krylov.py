@@ -24,7 +24,7 @@ from implicitsolve.globalize import Backtracking, FullStep, Wolfe
 from implicitsolve.globalize._line_search import LineSearch
 from implicitsolve.krylov import GMRES, BiCGSTAB, KrylovMethod, ScipyKrylov
 from implicitsolve.krylov._scipy import SCIPY_METHODS
-from implicitsolve.monitor import Monitor, combine, table
+from implicitsolve.monitor import Monitor, check_signature, combine, table
 from implicitsolve.nonlinear import NewtonKrylov
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
@@ -184,8 +184,10 @@ def newton_krylov(
 def _check_settings(line_search: Any, callback: Any, inner_maxiter: Any, outer_k: Any) -> None:
     if not (line_search is None or isinstance(line_search, bool | str)) or line_search not in LINE_SEARCHES:
         raise ValueError(f'newton_krylov: `line_search` must be "armijo", "wolfe" or None, got {line_search!r}')
-    if callback is not None and not callable(callback):
-        raise TypeError(f"newton_krylov: `callback` must be callable, got {type(callback).__name__}")
+    if callback is not None:
+        if not callable(callback):
+            raise TypeError(f"newton_krylov: `callback` must be callable, got {type(callback).__name__}")
+        check_signature("newton_krylov", callback, "callback(x, F)")
     check_limit("newton_krylov", "inner_maxiter", inner_maxiter, least=1)
     check_limit("newton_krylov", "outer_k", outer_k)
 

@@ -146,7 +146,8 @@ def _descent(system: System, known: Condition) -> Cause | None:
     length = float(norm2(system.x)[0])
     rounding = unit * (1 + (length + LENGTHS * known.error) * known.norm / size)
     seen = np.flatnonzero(np.isfinite(bend) & (bend > ROUNDING * rounding))
-    if seen.size > 1 and math.log10(bend[seen[-2]] / bend[seen[-1]]) < SMOOTH * (seen[-1] - seen[-2]):
+    half = seen[(seen.size - 1) // 2 :]  # of the shorter lengths
+    if half.size > 1 and math.log10(bend[half[0]] / bend[half[-1]]) < SMOOTH * (half[-1] - half[0]):
         what = "F has a kink or a jump at x: no step along Newton's, however short, reduces ||F|| as J predicts."
         return Cause("kink", what, f"Smooth F there. {ELSEWHERE}")
     share = f" by more than {100 * most:.1g} %" if most > unit**0.5 else ""

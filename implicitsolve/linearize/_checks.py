@@ -70,13 +70,14 @@ def on_host(value: Any, name: str, dtype: Any) -> Any:
 
 
 def plain_matrix(J: Any, name: str) -> Any:
-    """`J` as a NumPy array where it is a matrix of another kind: np.matrix, lists, of pandas, mpmath or SymPy."""
+    """`J` as a NumPy array where it is a matrix of another kind: np.matrix, lists, of pandas, SymPy, or a number."""
     is_list = isinstance(J, list | tuple) and not any(map(scipy.sparse.issparse, J))
     is_other = isinstance(J, np.matrix) or (isinstance(J, np.ndarray) and J.dtype == object)
     if is_list or is_other or not (is_array(J) or scipy.sparse.issparse(J) or hasattr(J, "matvec")):
         is_numbers = is_list or hasattr(J, "__array__") or hasattr(J, "tolist")
-        return as_inexact(as_host_numbers(J, name), name) if is_numbers else J
-    return J
+        J = as_inexact(as_host_numbers(J, name), name) if is_numbers else J
+    is_number = isinstance(J, np.ndarray | float | complex) and np.ndim(J) < 2 and np.size(J) == 1
+    return np.reshape(J, (1, 1)) if is_number else J
 
 
 def checked_blocks(blocks: Any, structure: BlockBanded, batch_shape: tuple[int, ...], size: int) -> BlockBandedMatrix:

@@ -205,7 +205,7 @@ class Evaluator(Systems):
         return self._plain(J, "jac")
 
     def _plain(self, J: Any, name: str) -> Any:
-        if self.xp is not numpy_namespace or (type(J) is np.ndarray and J.dtype != object):
+        if self.xp is not numpy_namespace or (type(J) is np.ndarray and J.dtype != object and J.ndim > 1):
             return J
         return plain_matrix(on_host(J, name, self.dtype), name)
 
