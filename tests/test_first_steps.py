@@ -101,6 +101,7 @@ WORKS = {
     "F of float32": lambda: ims.root(lambda x: squares(x).astype(np.float32), np.ones(30)).x - 2**0.5,
     "F in float32": lambda: ims.root(lambda x: squares(x.astype(np.float32), np.linspace(1, 2, 30)).astype(float),
         np.ones(30)).x ** 2 - np.linspace(1, 2, 30),
+    "drop-in: F in float32": lambda: ims.newton_krylov(lambda x: squares(x.astype(np.float32)), np.ones(3)) - 2**0.5,
     "F of fractions": lambda: ims.root(lambda x: [Fraction(float(v)) ** 2 - 2 for v in x], [1.0, 2.0]).x - 2**0.5,
     "F of Decimals": lambda: ims.root(lambda x: [Decimal(float(v)) ** 2 - 2 for v in x], [1.0, 2.0]).x - 2**0.5,
     "jac: np.matrix": lambda: ims.root(squares, [1.0, 2.0], jac=lambda x: np.diag(2 * x).view(np.matrix)).x - 2**0.5,
@@ -133,9 +134,50 @@ WORKS = {
     "derivative by a parameter": lambda: ims.push_forward(ims.root(lambda x, a: x**2 - a, [1.0], parameters={"a": 4.0}),
         {"a": 1.0}).tangent - 0.25,
     "a fold": lambda: ims.continuation(lambda x, lam: x**2 + lam - 1, [1.0], 0.0, 2.0).of_kind("fold")[0].lam - 1,
-    "jac: a matrix of mpmath": lambda:
-        ims.root(squares, [1.0, 2.0], jac=lambda x: Rows(np.diag(2 * x).tolist())).x - 2**0.5,
+    "jac: a number": lambda: ims.root(squares, 1.0, jac=lambda x: 2 * x).x - 2**0.5,
+    "jac: an array of one": lambda: ims.root(squares, [1.0], jac=lambda x: 2 * x).x - 2**0.5,
+    "jac=True: numbers": lambda: ims.root(lambda x: (x**2 - 2, 2 * x), 1.0, jac=True).x - 2**0.5,
 }  # fmt: skip
+
+
+def each(what: str, cases: dict[str, Any], solve: Any) -> dict[str, Any]:
+    return {f"{what}: {name}": partial(solve, case) for name, case in cases.items()}
+
+
+def of_jacobian(jac: Any) -> Any:
+    return ims.root(squares, [1.0, 2.0], jac=jac).x - 2**0.5
+
+
+VALUES = {
+    "numbers of float32": lambda F: [np.float32(v) for v in F],
+    "a tuple of arrays": lambda F: tuple(map(np.asarray, F)),
+    "objects": lambda F: F.astype(object),
+    "long double": lambda F: F.astype(np.longdouble),
+    "float16": lambda F: F.astype(np.float16),
+    "memory": memoryview,
+    "records": np.rec.array,
+    "every second number": lambda F: np.repeat(F, 2)[::2],
+    "read-only": lambda F: np.broadcast_to(F, F.shape),
+}
+WORKS |= each("F", VALUES, lambda change: ims.root(lambda x: change(squares(x)), [1.0, 2.0]).x - 2**0.5)
+MATRICES = {
+    "matrix of mpmath": lambda J: Rows(J.tolist()),
+    "rows": sps.csr_matrix,
+    "diagonals": sps.dia_array,
+    "operator": spla.aslinearoperator,
+    "float32": lambda J: J.astype(np.float32),
+}
+WORKS |= each("jac", MATRICES, lambda change: of_jacobian(lambda x: change(np.diag(2 * x))))
+OPTIONS = {
+    "monitor: any number": {"monitor": lambda *seen: None},
+    "monitor: a default": {"monitor": lambda step, x, F, log=[]: log.append(step)},
+    "monitor: partial": {"monitor": partial(lambda tag, step, x, F: None, "tag")},
+    "monitor: of NumPy": {"monitor": np.False_, "progress": np.False_},
+    "bounds: of SciPy": {"bounds": scipy.optimize.Bounds([0, 0], 2)},
+    "bounds: lists": {"bounds": ([0, -1], [2, 3])},
+    "bounds: a list": {"bounds": [None, 5]},
+}
+WORKS |= each("root", OPTIONS, lambda given: ims.root(squares, [1.0, 1.5], **given).x - 2**0.5)
 
 
 class Frame:
@@ -241,8 +283,27 @@ NAMES_THE_WAY = {
     "a key of no result": (lambda: ims.root(squares, [1.0])["y"], KeyError, "y"),
     "J of a copied result": (lambda: pickle.loads(pickle.dumps(ims.root(squares, [1.0]))).jacobian(), TypeError,
         r"implicitsolve.jacobian\(problem, result.x\)"),
+    "a branch of another name": (partial(ims.continuation, squares, [1.0], 1.0, 2.0, parameter="mu"), TypeError,
+        r"`parameter` must be one of \['a'\], got 'mu'"),
+    "drop-in callback of one": (partial(drop_in, callback=lambda x: None), TypeError, r"callback\(x, F\).*\(x\)"),
     "a branch of two keywords": (lambda: ims.continuation(lambda x, *, a=1, b=2: x - a, [1.0], 0.0, 1.0), TypeError,
         "parameter='a'"),
+}  # fmt: skip
+
+
+KEYWORDS = dict.fromkeys(["J", "Dfun", "jacobian"], ": pass jac=f") | {"band": ": pass .*structure=", "rng": "$"}
+NAMES_THE_WAY |= {name: (partial(root, **{name: abs}), TypeError, f"`{name}`{way}") for name, way in KEYWORDS.items()}
+A_LIST, DOUBLE = "pass an array, or a list of numbers", r"dtype=float"
+STARTS = [("text", A_LIST), ({1.0}, A_LIST), (iter("ab"), A_LIST), (A, A_LIST), (np.zeros(2, "M8[D]"), A_LIST),
+    ([Fraction(1, 2)], DOUBLE), (np.array([1, 2.5], object), DOUBLE), ([{"u": 1}], "concatenate"),
+    ({"u": {"v": np.ones(2)}}, "concatenate")]  # fmt: skip
+NAMES_THE_WAY |= {f"x0: {x0!s:.9}": (partial(ims.root, squares, x0), TypeError, f"`x0`.*{way}") for x0, way in STARTS}
+NAMES_THE_WAY |= {
+    f"{name}: {value!s:.20}": (partial(root, **{name: value}), TypeError, f"`{name}`.*{way}")
+    for name, value, way in [("monitor", "table", "True for a table, got str"), ("monitor", 3, "got int"),
+        ("monitor", [].append, r"monitor\(step, x, F\)"), ("progress", "bar", "True or False"),
+        ("progress", print, "True"), ("bounds", np.array([[0, 2]] * 2), "zip"), ("bounds", {"lower": 0}, "Bounds"),
+        ("bounds", (0, 1, 2), "Bounds")]
 }  # fmt: skip
 
 
@@ -317,15 +378,8 @@ def test_factors_solve_with_the_adjoint_too() -> None:
 # -- What comes from other libraries, and Jacobians --------------------------------------------------------------------
 
 
-class Labelled:
-    """Stands for a Series of pandas or a DataArray of xarray: converted by NumPy."""
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        return np.array([1.0, 2.0])
-
-
 def test_labelled_arrays_become_numpy_arrays() -> None:
-    x = ims.root(squares, Labelled()).x
+    x = ims.root(squares, Frame(np.array([1.0, 2.0]))).x
     assert type(x) is np.ndarray
     np.testing.assert_allclose(x, 2**0.5)
 
@@ -377,8 +431,9 @@ def curve(x: Any, a: float = 5.0) -> Any:
     "F",
     [curve, partial(curve, a=2.0), lambda x, *, lam: curve(x, lam), lambda x, *rest: curve(x, *rest),
      type("Model", (), {"__call__": lambda self, x, a=1.0, b=2.0: curve(x, a)})(),
-     lambda a: ims.Problem(partial(curve, a=a))],
-    ids=["default", "partial", "keyword", "any number", "object", "lam -> Problem"],
+     lambda a: ims.Problem(partial(curve, a=a)), np.vectorize(curve), lambda x, lam, /: curve(x, lam),
+     lambda x, lam, b=2.0: curve(x, lam)],
+    ids=["default", "partial", "keyword", "any number", "object", "lam -> Problem", "vectorized", "by place", "two"],
 )  # fmt: skip
 def test_a_branch_over_a_parameter_that_has_a_default(F: Any) -> None:
     """F(x, lam=5) was taken for a function lam -> Problem."""
@@ -394,12 +449,6 @@ def test_the_jacobian_of_a_plain_function_and_of_a_batch() -> None:
     for structure in (None, ims.Sparse(np.eye(2))):
         J = ims.jacobian(ims.Problem(squares, batch_ndim=1, structure=structure), x)
         np.testing.assert_allclose(J.todense(), [np.diag(2 * row) for row in x], atol=1e-8)
-
-
-def test_a_residual_that_computes_in_float32() -> None:
-    """Its differences were below its resolution."""
-    x = ims.newton_krylov(lambda x: (x.astype(np.float32) ** 2 - 2).astype(np.float32), np.ones(3))
-    np.testing.assert_allclose(x, 2**0.5, atol=1e-5)
 
 
 # -- What is printed ---------------------------------------------------------------------------------------------------

@@ -171,10 +171,9 @@ def _kinds(x: Array) -> list[str]:
 
 
 def _remedy(x: Array) -> str:
-    numbers = "solves are in float64: pass np.array(x, dtype=float)"
+    numbers, other = "solves are in float64: pass np.array(x, dtype=float)", "pass an array, or a list of numbers"
     is_number = x.dtype == object and all(hasattr(v, "__float__") for v in np.asarray(x).flat)
-    other = numbers if is_number else "pass an array, or a list of numbers"
-    return ": " + next((REMEDIES[kind] for kind in _kinds(x) if kind in REMEDIES), other)
+    return ": " + next((REMEDIES[k] for k in _kinds(x) if k in REMEDIES), numbers if is_number else other)
 
 
 def _host_array(x: object, name: str) -> HostArray:

@@ -91,8 +91,9 @@ def _form(function: Callable[..., Any], parameter: str | None) -> tuple[bool, st
     parameters = signature.parameters.values()
     kinds = [p.kind for p in parameters]
     if parameter is not None:
-        if parameter not in signature.parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
-            raise TypeError(f"continuation: `parameter` must be an argument of F{signature}, got {parameter!r}")
+        names = list(signature.parameters)
+        if parameter not in names and inspect.Parameter.VAR_KEYWORD not in kinds:
+            raise TypeError(f"continuation: `parameter` must be one of {names[1:]}, got {parameter!r}")
         return False, parameter
     if sum(kind in POSITIONAL for kind in kinds) != 1 or inspect.Parameter.VAR_POSITIONAL in kinds:
         return False, None

@@ -40,56 +40,30 @@ def test_positional_and_scipys_names():
     assert Counted().norm(positional) <= 1e-10
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "match"),
-    [
-        ((), {}, "residual"),
-        ((Counted(),), {}, "x0"),
-        ((Counted(), ZERO), {"F": Counted()}, "twice"),
-        ((Counted(), ZERO), {"xin": ZERO}, "twice"),
-        ((Counted(), ZERO), {"tolerance": 1e-6}, "tolerance"),
-        ((Counted(), ZERO), {"inner_tolerance": 1e-6}, "inner_tolerance"),
-        ((Counted(), ZERO), {"method": ims.GMRES(), "inner_m": 3}, "inner_m"),
-        ((Counted(), ZERO), {"jvp": np.eye(N)}, "`jvp`"),
-        ((Counted(), ZERO), {"jac": np.eye(N)}, "`jac`"),
-        ((Counted(), ZERO), {"callback": 1}, "`callback`"),
-        ((Counted(), ZERO), {"tol_norm": "max"}, "`tol_norm`"),
-        ((Counted(), ZERO), {"method": None}, "`method`"),
-        ((Counted(), ZERO), {"method": 3}, "`method`"),
-        ((Counted(), ZERO), {"iter": 2.5}, "`iter`"),
-        ((Counted(), ZERO), {"maxiter": True}, "`maxiter`"),
-        ((Counted(), ZERO), {"inner_maxiter": "3"}, "`inner_maxiter`"),
-        ((Counted(), ZERO), {"outer_k": 2.0}, "`outer_k`"),
-        ((Counted(), ZERO), {"batch_ndim": None}, "`batch_ndim`"),
-        ((Counted(), ZERO), {"inner_M": 3}, "`inner_M`|`preconditioner`"),
-    ],
-)
-def test_type_errors(arguments, options, match):
-    with pytest.raises(TypeError, match=match):
+BOTH = Counted(), ZERO
+MISSING = [
+    ((), {}, "residual"), ((Counted(),), {}, "x0"), (BOTH, {"F": Counted()}, "twice"), (BOTH, {"xin": ZERO}, "twice"),
+    (BOTH, {"method": ims.GMRES(), "inner_m": 3}, "inner_m"),
+]  # fmt: skip
+OF_WRONG_TYPE = [
+    ("tolerance", 1e-6), ("inner_tolerance", 1e-6), ("jvp", np.eye(N)), ("jac", np.eye(N)), ("callback", 1),
+    ("tol_norm", "max"), ("method", None), ("method", 3), ("iter", 2.5), ("maxiter", True), ("inner_maxiter", "3"),
+    ("outer_k", 2.0), ("batch_ndim", None), ("inner_M", 3),
+]  # fmt: skip
+OF_WRONG_VALUE = [
+    ("method", "newton"), ("line_search", "strong"), ("maxiter", -1), ("iter", -1), ("inner_maxiter", 0),
+    ("outer_k", -1), ("batch_ndim", -1), ("batch_ndim", 2), ("rdiff", 0), ("rdiff", -1e-8), ("rdiff", np.nan),
+    ("rdiff", np.inf), ("inner_M", np.eye(3)),
+]  # fmt: skip
+WRONG = [(BOTH, {name: value}, TypeError, f"{name}`?|`preconditioner`") for name, value in OF_WRONG_TYPE]
+WRONG += [(BOTH, {name: value}, ValueError, f"`{name}`|`preconditioner`") for name, value in OF_WRONG_VALUE]
+WRONG += [(arguments, options, TypeError, match) for arguments, options, match in MISSING]
+
+
+@pytest.mark.parametrize(("arguments", "options", "error", "match"), WRONG)
+def test_wrong_arguments_are_named(arguments, options, error, match):
+    with pytest.raises(error, match=match):
         newton_krylov(*arguments, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"method": "newton"}, "`method`.*bicgstab"),
-        ({"line_search": "strong"}, "`line_search`"),
-        ({"maxiter": -1}, "`maxiter`"),
-        ({"iter": -1}, "`iter`"),
-        ({"inner_maxiter": 0}, "`inner_maxiter`"),
-        ({"outer_k": -1}, "`outer_k`"),
-        ({"batch_ndim": -1}, "`batch_ndim`"),
-        ({"batch_ndim": 2}, "`batch_ndim`"),
-        ({"rdiff": 0}, "`rdiff`"),
-        ({"rdiff": -1e-8}, "`rdiff`"),
-        ({"rdiff": np.nan}, "`rdiff`"),
-        ({"rdiff": np.inf}, "`rdiff`"),
-        ({"inner_M": np.eye(3)}, "`inner_M`|`preconditioner`"),
-    ],
-)
-def test_value_errors(options, match):
-    with pytest.raises(ValueError, match=match):
-        newton_krylov(Counted(), ZERO, **options)
 
 
 @pytest.mark.parametrize("name", ["f_tol", "f_rtol", "x_tol", "x_rtol"])
@@ -121,29 +95,17 @@ def test_every_library_and_dtype(xp, any_dtype):
     assert float(xp.max(xp.abs(x**2 - 3))) <= 1e-4
 
 
-@pytest.mark.parametrize(
-    ("x0", "dtype"),
-    [
-        (2, "float64"),
-        (2.0, "float64"),
-        (2j, "complex128"),
-        (True, "float64"),
-        ([1, 2], "float64"),
-        ([1, 2j + 1], "complex128"),
-        ((1.0, 2.0), "float64"),
-        (np.int8([1, 2]), "float64"),
-        (np.uint64([1, 2]), "float64"),
-        (np.float32(2), "float32"),
-        (np.array([1.0, 2.0], dtype=">f8"), None),
-        (np.array([1.0, 2.0], dtype=np.longdouble), "longdouble"),
-        (np.arange(1.0, 7.0)[::2], "float64"),
-        (np.asfortranarray(np.ones((2, 3))), "float64"),
-        (np.ones((4, 1))[:, 0], "float64"),
-        (np.broadcast_to(np.ones(1), (5,)), "float64"),
-        (np.asarray(np.ones(1)), "float64"),
-        (range(1, 4), "float64"),
-    ],
-)
+STARTS = [
+    (2, "float64"), (2.0, "float64"), (2j, "complex128"), (True, "float64"), ([1, 2], "float64"),
+    ([1, 2j + 1], "complex128"), ((1.0, 2.0), "float64"), (np.int8([1, 2]), "float64"), (np.uint64([1, 2]), "float64"),
+    (np.float32(2), "float32"), (np.array([1.0, 2.0], dtype=">f8"), None), (np.ones((4, 1))[:, 0], "float64"),
+    (np.array([1.0, 2.0], dtype=np.longdouble), "longdouble"), (np.arange(1.0, 7.0)[::2], "float64"),
+    (np.asfortranarray(np.ones((2, 3))), "float64"), (np.broadcast_to(np.ones(1), (5,)), "float64"),
+    (np.asarray(np.ones(1)), "float64"), (range(1, 4), "float64"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("x0", "dtype"), STARTS)
 def test_any_start(x0, dtype):
     given = copy.deepcopy(x0)
     x = newton_krylov(lambda x: x**2 - 2, x0, f_tol=1e-6 if dtype == "float32" else 1e-10)
