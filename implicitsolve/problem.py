@@ -193,7 +193,7 @@ class Problem(ChecksKeywords, Representation):
                 check_flag("Problem", name, flag)
         _check_jacobian(self)
         for name, check in CHECKS.items():
-            if (value := getattr(self, name)) is not None:
+            if (value := getattr(self, name)) is not None or name == "rejects":
                 object.__setattr__(self, name, check(name, value))
 
     @property
