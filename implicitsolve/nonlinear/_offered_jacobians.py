@@ -35,9 +35,9 @@ class OfferedJacobians(JacobianAssembler):
 
     @classmethod
     def of(cls, evaluator: Evaluator, x: Array) -> OfferedJacobians | None:
-        """The Jacobians of a problem with `jac` or `linearize`; None if these are operators at x, not matrices."""
+        """The Jacobians of a problem; None if it offers none, or at x no matrix but an operator."""
         problem = evaluator.problem
-        if problem.blocks is not None:
+        if (problem.linearize is None and problem.jac is None) or problem.blocks is not None:
             return None
         J = evaluator.matrix(x, keep=True)
         evaluator.as_operator(J, "jac" if problem.linearize is None else "linearize")  # raises where the shape is wrong
