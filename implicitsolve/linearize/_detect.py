@@ -95,9 +95,7 @@ def extend(
         structure = known.union(Sparse((entries.rows, entries.columns), unknowns=known.unknowns))
         if known.diagonals.size:
             structure = structure.with_diagonals(entries.columns - entries.rows)
-        return Detection(
-            structure=structure, how=Outcome.BISECTION, evaluations=probe.evaluations, unknowns=known.unknowns
-        )
+        return Detection(structure=structure, how=Outcome.BISECTION, evaluations=probe.evaluations, unknowns=probe.size)
 
     return _near(residual, x, budget, scale, inward, None, search)
 

@@ -80,7 +80,8 @@ class Auto(PlannedMethod):
       `Anderson` comes before it where J is near a multiple of I.
     - Before products are tried again, "auto" for multiples of the unknowns' sizes, if these differ by three orders of
       magnitude at x0 or at the best point.
-    - Up to 100 unknowns without structure both dense methods follow.
+    - Up to 100 unknowns without structure both dense methods follow; next to bounds, if sizes differ so much, the first
+      is `DenseNewton` with projected steps.
     - Declared blocks: `BlockNewton` where blocks have at most 64 unknowns and an assembly takes at most 64 products, or
       the problem offers `blocks`; up to 128 unknowns `NewtonKrylov` with a lagged `BlockLU`; else products alone.
     - Each stage begins at x0 with the systems on which those before have failed, within one budget of evaluations
@@ -147,16 +148,17 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
     """Newton's method, by what is known of J."""
     evaluator = context.evaluator
     is_dense = evaluator.problem.structure in (None, "none") and DenseNewton.suits(context, x0)
-    has_logarithms = evaluator.box is not None and Logarithmic.suits(context, x0)
-    rest = _stages(Logarithmic(method=Auto(), takes_all=False)) if has_logarithms else []
+    is_bounded = evaluator.box is not None
+    rest = _stages(Logarithmic(method=Auto(), takes_all=False)) if is_bounded and Logarithmic.suits(context, x0) else []
+    first = [Stage(method=DenseNewton(projected=True), when=UNITS)] if is_bounded and is_dense else []
     if is_dense and evaluator.size <= MOST_DENSE:
         # For a single equation equilibration changes nothing.
         others = [Stage(method=FartherStart(), continues=ANY)] if evaluator.size == 1 else LAST_DENSE
-        return [*FIRST_DENSE, *rest, *others, *LAST]
+        return [*first, *FIRST_DENSE, *rest, *others, *LAST]
     rest += [*FIRST_DENSE, *LAST_DENSE] if is_dense else []
     is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
     factored = (_for_patterns(context, x0, rest) or _for_blocks(context, x0)) if is_factorable else []
-    return factored or [*NewtonKrylov().stages(context, x0)[:2], *rest]
+    return [*first, *(factored or [*NewtonKrylov().stages(context, x0)[:2], *rest])]
 
 
 def _for_patterns(context: SolveContext, x0: Array, rest: list[Stage]) -> Sequence[Stage]:

@@ -215,8 +215,8 @@ class DenseLoop(IterationLoop[DenseState]):
         low, high = box.room(state.x, kept_part(state.norms, state.start_norms))
         leaves = np.flatnonzero(((step < low) | (step > high)).any(axis=1))
         if leaves.size:
-            step = step.copy()
-        for i in leaves:
+            step = np.clip(step, low, high)
+        for i in leaves[: 0 if self.method.projected else None]:
             within = np.maximum(low[i], -state.radius[i]), np.minimum(high[i], state.radius[i])
             step[i] = least_squares_step(state.J[i], state.F[i], *within, step[i])
         return step, leaves

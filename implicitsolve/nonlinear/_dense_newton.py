@@ -35,6 +35,9 @@ class DenseNewton(NonlinearMethod):
         powers of ten, as the highest of Chebyshev's polynomials does, and a step that reduces ||F|| then follows that
         one alone. The first radius is ||x0||, since such starts are far off. Up to 20 unknowns J comes from central
         differences: the error of one-sided ones exceeds the smallest singular values of Watson's problem.
+    projected : bool, optional
+        Next to bounds, take the point nearest to that of Newton's step, unknown by unknown, in place of the minimizer
+        of the linear model: where unknowns near zero belong to large entries of J, that leaves ||F|| little to gain.
 
     References
     ----------
@@ -43,13 +46,14 @@ class DenseNewton(NonlinearMethod):
     """
 
     equilibrated: bool = False
+    projected: bool = False
 
     keeps_bounds: ClassVar[bool] = True
 
     @property
     def label(self) -> str:
         """The name in the list of retries."""
-        return "DenseNewton, equilibrated" if self.equilibrated else "DenseNewton"
+        return "DenseNewton" + ", equilibrated" * self.equilibrated + ", projected" * self.projected
 
     @staticmethod
     def suits(context: SolveContext, x0: Array) -> bool:

@@ -136,11 +136,7 @@ class _Solve:
         self.inner = self._evaluator(self.displacement)
         self.part: Evaluator = self.whole
         self.part_rows: Indices = self.whole.rows
-        self.x0, self.x, self.F = (
-            start.x,
-            copy_array(start.x),
-            copy_array(start.F),
-        )  # the best points so far, and F there
+        self.x0, self.x, self.F = start.x, copy_array(start.x), copy_array(start.F)  # the best points, and F there
         self.norm: HostArray = np.full(start.status.size, np.nan)
 
     def _evaluator(self, problem: Problem) -> Evaluator:

@@ -223,3 +223,23 @@ def test_bounds_of_scipy_did_not_fit_a_number():
     result = ims.root(lambda x: x**2 - 2, 1.0, bounds=Bounds(0.0, 5.0))
     assert result.success
     assert result.x.shape == ()
+
+
+@pytest.mark.parametrize("reactors", [1, 8])
+def test_fractions_near_zero_with_fast_reactions_stopped_at_a_bound(reactors):
+    """Robertson's reactions in stirred reactors in series: the minimizers of the linear model end at a bound."""
+
+    def residual(y):
+        a, b, c = y.reshape(reactors, 3).T
+        first, second, third = 0.04 * a, 3e7 * b**2, 1e4 * b * c
+        before = np.vstack([[1.0, 0.0, 0.0], y.reshape(reactors, 3)[:-1]])
+        rates = np.stack([third - first, first - second - third, second], axis=1)
+        return ((before - y.reshape(reactors, 3)) / 1e4 + rates).ravel()
+
+    x0 = np.tile([0.3, 1e-12, 0.7], reactors)
+    result = ims.root(residual, x0, bounds=(0, 1))
+    assert result.success
+    assert result.counts.residuals <= 100
+    np.testing.assert_allclose(result.x[:3].sum(), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(residual(result.x), 0.0, atol=1e-7)
+    assert "DenseNewton, projected" in str(ims.plan(ims.Problem(residual, bounds=(0, 1)), x0))
