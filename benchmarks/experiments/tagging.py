@@ -8,6 +8,7 @@ same optimizer on the same batches for the same epochs. Accuracy is that of the 
     python -m benchmarks.experiments.tagging --layers gru bigru blstm implicit-gru --seeds 0 1 2
     python -m benchmarks.experiments.tagging --layers blstm implicit-gru --ablation --limit 2000
     python -m benchmarks.experiments.tagging --word 320 --affix 20 --state 448    # the paper's sizes
+    python -m benchmarks.experiments.tagging --optimizer sgd --rate 0.5 --decay 1    # and its optimizer
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from benchmarks.experiments._layers import LAYERS, add_work, of_equal_size, para
 from benchmarks.experiments._run import Checkpoints, Progress, command, write_figure, write_json
 
 CLIP = 1.0
+OPTIMIZERS: dict[str, Any] = {"adam": partial(torch.optim.Adam, betas=(0.9, 0.99)), "sgd": torch.optim.SGD}
 NOT_OF_A_RUN = {"ablation", "data", "folder", "json", "layers", "quiet", "seed", "seeds", "state", "threads"}
 FEATURES = ("word", "case", "affix", "symbols")
 FLAGS = {"case": range(4), "symbols": range(4, FLAG_COUNT)}
@@ -103,8 +106,8 @@ def train(
     seed: int,
     checkpoints: Checkpoints,
 ) -> list[dict[str, Any]]:
-    """Epochs of Adam, whose rate falls by a factor after each, and is halved after one that did not help."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=options.rate, betas=(0.9, 0.99))
+    """Epochs of an optimizer, whose rate falls by a factor after each, and is halved after one that did not help."""
+    optimizer = OPTIMIZERS[options.optimizer](model.parameters(), lr=options.rate)
     epochs: list[dict[str, Any]] = []
     state = checkpoints.restore(model, optimizer)
     if state is not None:
@@ -209,7 +212,8 @@ def main() -> None:
     add("--state", type=int, default=120, help="k of the implicit GRU (default %(default)s; the paper's is 448)")
     add("--epochs", type=int, default=8, help="default %(default)s")
     add("--batch-words", type=int, default=640, help="words of a batch, about (default %(default)s)")
-    add("--rate", type=float, default=5e-3, help="of Adam (default %(default)s)")
+    add("--optimizer", choices=tuple(OPTIMIZERS), default="adam", help="default %(default)s; the paper's is sgd")
+    add("--rate", type=float, default=5e-3, help="of the optimizer (default %(default)s; the paper's is 0.5)")
     add("--decay", type=float, default=0.8, help="of the rate, after each epoch (default %(default)s)")
     add("--dropout", type=float, default=0.2, help="of inputs and states (default %(default)s)")
     add("--word-dropout", type=float, default=0.25, help="a word seen c times is unknown to a / (a + c) (default 0.25)")
