@@ -56,6 +56,8 @@ def rendered(stored: dict[str, Any], template: str) -> str:
         ratios,
         below,
         contrast,
+        per_walk,
+        beside,
         span,
         source,
         counts,
@@ -156,6 +158,17 @@ def contrast(rows: Sequence[dict[str, Any]], biases: Sequence[float]) -> float:
     """Time at the bias that takes most, over that at the one that takes least."""
     means = [mean(where(rows, bias=bias), "forward seconds") for bias in biases]
     return max(means) / min(means)
+
+
+def beside(rows: Iterable[dict[str, Any]], others: Iterable[dict[str, Any]], key: str) -> list[float]:
+    """By how much each run exceeds that of the same seed among others, in percent."""
+    references = {row["seed"]: _under(row, key) for row in others}
+    return [percent(_under(row, key), references[row["seed"]]) for row in rows]
+
+
+def per_walk(rows: Iterable[dict[str, Any]], batch: int) -> list[float]:
+    """Evaluations of the layer and products with its adjoint for each walk of training, of each run."""
+    return [row["width"] * batch * row["calls"] / row["walks"] for row in rows]
 
 
 def below(rows: Sequence[dict[str, Any]], floors: Sequence[dict[str, Any]], key: str) -> int:
