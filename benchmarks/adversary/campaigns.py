@@ -18,6 +18,7 @@ import numpy as np
 import scipy.sparse
 
 import implicitsolve as ims
+from benchmarks.adversary import entries
 from benchmarks.adversary.systems import Array, Watched, damaged, hostile, known, method, pattern
 
 RIGHT = 1e-4  # error of x that a success may have
@@ -326,6 +327,10 @@ def linear(rng: np.random.Generator) -> int:
 
 
 Campaign = Callable[[np.random.Generator], int]
-ALL = truth, limits, points, extreme, exceptions, derivatives, single, batches, checkpoints, linear, threads
+ALL = (
+    truth, limits, points, extreme, exceptions, derivatives, single, batches, checkpoints, linear, threads,
+    entries.takes, entries.streams, entries.float32, entries.signals,
+)  # fmt: skip
+RARELY = compiled, entries.locales, entries.jax, entries.petsc, entries.ranks  # which take seconds
 CAMPAIGNS: dict[str, Campaign] = {campaign.__name__: campaign for campaign in ALL}
-RARE: dict[str, Campaign] = {"compiled": compiled}  # which take seconds
+RARE: dict[str, Campaign] = {campaign.__name__: campaign for campaign in RARELY}

@@ -168,8 +168,7 @@ class Point:
             if known is not None:
                 return known
         if stop.rtol is None and not stop.atol and isinstance(A, JacobianProducts) and self.lengths is not None:
-            rounding = eps(self.evaluator.xp, self.evaluator.dtype) ** 0.5  # of the products
-            stop = replace(stop, rtol=max(1e-6, DIFFERENCES * rounding))
+            stop = replace(stop, rtol=max(1e-6, DIFFERENCES * eps(self.evaluator.xp, self.evaluator.dtype) ** 0.5))
         linear = linear_solve(A, b, method=long_krylov(b) if method is None else method, M=M, x0=start, stop=stop)
         return self._mark(linear, A, b)
 

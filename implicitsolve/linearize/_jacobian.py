@@ -75,15 +75,10 @@ def jacobian(problem: Problem | Residual, x: ArrayArgument) -> BlockBandedMatrix
     return assemble_jacobian(problem, as_inexact(x, "x"), Tally())
 
 
-def jacobian_of(problem: Problem, known: Detection | None, x: Array) -> BlockBandedMatrix | SparseMatrix:
-    """`jacobian`, where a solve has detected the sparsity."""
-    return assemble_jacobian(problem, x, Tally(), known)
-
-
 def assemble_jacobian(
     problem: Problem, x: Array, tally: Tally, known: Detection | None = None
 ) -> BlockBandedMatrix | SparseMatrix:
-    """`jacobian`, whose evaluations are counted in `tally`."""
+    """`jacobian`, whose evaluations are counted in `tally`, where a solve may have detected the sparsity."""
     problem = with_derivatives(problem, x)
     evaluator = Evaluator(problem, x)
     evaluator.tally = tally

@@ -17,7 +17,7 @@ from implicitsolve._record import Tally
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import WrongDerivativesError
 from implicitsolve.linearize._evaluator import CoarseResidualError, Evaluator
-from implicitsolve.linearize._jacobian import Scales, jacobian_of
+from implicitsolve.linearize._jacobian import Scales, assemble_jacobian
 from implicitsolve.linearize._systems import FEW
 from implicitsolve.monitor import Monitor, mapped
 from implicitsolve.nonlinear._approximate_jacobian import offer_inverse
@@ -239,5 +239,5 @@ def _result(solution: Solution, evaluator: Evaluator, memory: SolveMemory, probl
         detection=memory.detection,
         problem=problem,
         _memory=memory,
-        _jacobian=partial(jacobian_of, problem, memory.detection),
+        _jacobian=partial(assemble_jacobian, problem, tally=Tally(), known=memory.detection),
     )

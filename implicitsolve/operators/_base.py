@@ -175,13 +175,12 @@ class LinearOperator:
 
             return product
 
-        return LinearOperator(
+        return self._alike(
             reshaped(self._matvec, self.in_shape, self.out_shape),
             None if self._rmatvec is None else reshaped(self._rmatvec, self.out_shape, self.in_shape),
             in_shape=self.shape[1],
             out_shape=self.shape[0],
             batch_shape=(size,),
-            dtype=self.dtype,
             take=(lambda indices: self.take(indices).flat()) if self.batch_shape else None,
             inverse=then(self._inverse, LinearOperator.flat),
             cast=then(self._cast, LinearOperator.flat),
@@ -299,17 +298,15 @@ class LinearOperator:
         names = "in_shape", "out_shape", "batch_shape", "dtype"
         return LinearOperator(matvec, rmatvec, **{name: getattr(self, name) for name in names} | others)
 
-    def _like(
-        self, other: LinearOperator, matvec: Matvec, rmatvec: Matvec, take: Take, in_shape: Shape | None = None
-    ) -> LinearOperator:
+    def _like(self, other: LinearOperator, matvec: Matvec, rmatvec: Matvec, take: Take, **shape: Any) -> LinearOperator:
         """Operator built of self and other, which has an adjoint where both have one."""
         has_adjoint = self._rmatvec is not None and other._rmatvec is not None
         return self._alike(
             matvec,
             rmatvec if has_adjoint else None,
-            in_shape=self.in_shape if in_shape is None else in_shape,
             dtype=common_dtype(self.dtype, other.dtype),
             take=take if self.batch_shape else None,
+            **shape,
         )
 
 

@@ -105,12 +105,10 @@ def stacked(operators: Sequence[LinearOperator]) -> LinearOperator:
     def offer(name: str, made: T) -> T | None:
         return made if all(getattr(part, name) is not None for part in parts) else None
 
-    return LinearOperator(
+    return parts[0]._alike(
         by_part("matvec"),
         offer("_rmatvec", by_part("rmatvec")),
-        in_shape=parts[0].in_shape,
         batch_shape=(int(ends[-1]),),
-        dtype=parts[0].dtype,
         take=lambda indices: _take_from(parts, ends, np.asarray(indices)),
         inverse=offer("_inverse", lambda: stacked([part._inverse() for part in parts])),  # type: ignore[misc]
         cast=offer("_cast", lambda dtype: stacked([part.astype(dtype) for part in parts])),

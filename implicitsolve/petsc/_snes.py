@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import eps
 from implicitsolve._record import Counts, LimitReached, NewtonStep
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._accuracy import LIMITED, NEGLIGIBLE, Progress
+from implicitsolve.nonlinear._accuracy import LIMITED, NEGLIGIBLE, Progress, plain_scales
+from implicitsolve.nonlinear._certificate import certify
 from implicitsolve.nonlinear._convergence import UNMOVED
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext, is_rounding
@@ -117,16 +119,16 @@ class Course:
         self.stop, self.unit = stop, unit
         self.progress, self.first, self.norm = Progress(), np.nan, np.nan
 
-    def note(self, step: float, size: float, norm: float) -> None:
-        """Note a step of that length (0 at x0) to an x of that size, and ||F||_2 there."""
+    def note(self, step: float, size: float, norm: float, relative: float | None = None) -> None:
+        """Note a step of that length (0 at x0) to an x of that size, ||F||_2 there, and the step in units of x."""
         progress, before, norm_before = self.progress, self.progress.size, self.norm
         self.norm = norm
         if np.isnan(self.first):
             self.first, progress.size = norm, size
         if 0 < step < np.inf and np.isfinite(norm):
             progress.note_step(step, size, norm, norm_before)
-            size = max(size, NEGLIGIBLE * progress.reference)
-            progress.note_correction(progress.gain * norm, step, before, size, self.unit)
+            scale = max(size, before, NEGLIGIBLE * progress.reference) if relative is None else step / relative
+            progress.note_correction(progress.gain * norm, step, scale, scale, self.unit)
 
     def holds(self, measure: float, target: HostArray, x: Array, moved: Array | None) -> bool:
         """Whether the stopping rule holds, with that norm of F at x, where the last step has led."""
@@ -171,6 +173,7 @@ class _Solve:
         self.ended: Status | None = None  # by this library's own rules
         self.moved: Array | None = None
         self.measured = np.inf  # norm of F there
+        self.reference: HostArray | None = None  # the larger of x0 and the first step, for each unknown
         self.course = Course(self.stop, eps(self.evaluator.xp, self.x.dtype))
 
     def run(self) -> Solution:
@@ -192,6 +195,8 @@ class _Solve:
         solution.norm[0] = measure
         solution.status[0] = Status.CONVERGED if held else status
         solution.error[0] = self.course.progress.error if held and self.course.error is not None else np.nan
+        if self.stop.judges_x and self.context.truth is None:
+            certify(self.evaluator, solution, self.evaluator.rows, self.stop.error_limit(self.course.unit))
         return solution
 
     def _solve(self) -> Status:
@@ -222,8 +227,13 @@ class _Solve:
             first = solution.first_norm[0]
             solution.first_norm[0] = first = measure if np.isnan(first) else first
             solution.target[0] = self.stop.target(np.asarray([first]), F)[0]
-        lengths = [0.0 if part is None else float(norm2(part)[0]) for part in (self.moved, x, F)]
-        self.course.note(*lengths)
+        step, size, norm = (0.0 if part is None else float(norm2(part)[0]) for part in (self.moved, x, F))
+        relative = None
+        if self.moved is not None and (moved := np.abs(to_host(self.moved))).any():
+            before = np.abs(to_host(x - self.moved))
+            self.reference = np.maximum(before, moved) if self.reference is None else self.reference
+            relative = float(np.max(moved / plain_scales(np.abs(to_host(x)), before, self.reference)))
+        self.course.note(step, size, norm, relative)
         solution.target[0] = self.course.aim(measure, solution.target[0])
         self._record(snes, iteration, measure)
         if self.course.holds(measure, solution.target, x, self.moved):
