@@ -138,13 +138,13 @@ class GroupSums:
         self.is_open[keys // self.size] = False
 
     def _mirror(self) -> None:
-        """Close rows by mirror images of known entries, and entries in columns of open rows, as long as any are."""
-        while self._close(self.hypothesis(self.is_open), self._among(np.flatnonzero(self.is_open))):
+        """Close rows by mirror images of known entries, then by entries in columns of open rows, while any are."""
+        while self._close(self.hypothesis(self.is_open)) or self._close(self.hypothesis(self.is_open), self._among()):
             pass
 
-    def _among(self, rows: HostArray) -> Keys:
-        """All entries that rows may have in columns of these rows, if the pairs are fewer than the known entries."""
-        if rows.size**2 > self.keys.size or not self._slack:
+    def _among(self) -> Keys:
+        """Entries that open rows may have in columns of open rows, if such pairs are fewer than the known entries."""
+        if (rows := np.flatnonzero(self.is_open)).size ** 2 > self.keys.size or not self._slack:
             return self.keys[:0]
         i, j = np.repeat(rows, rows.size), np.tile(rows, rows.size)
         return (i * np.int64(self.size) + j)[self._may_be(i, j)]
@@ -208,9 +208,9 @@ class GroupSums:
             mine = np.flatnonzero(count == k)
             places = start[mine][:, None] + np.arange(k)
             fits[mine], values[places] = self._fit(some[mine], columns[places])
-        is_there = np.repeat(fits, count) & (np.isin(keys, likely) | (np.abs(values) > self.rounding(rows)))
+        largest = np.repeat(np.maximum.reduceat(np.abs(values), start), count) if keys.size else values
+        is_there = np.repeat(fits, count) & (np.isin(keys, likely) | (np.abs(values) > TINY * largest))
         self._add(keys[is_there], values[is_there])
-        self.is_open[some[fits]] = False
         return bool(fits.any())
 
     def _fit(self, rows: HostArray, columns: HostArray) -> tuple[HostArray, HostArray]:
