@@ -315,10 +315,15 @@ class NonlinearResult(Ending):
 def load(path: str | Path) -> NonlinearResult:
     """Read a result from a file that `NonlinearResult.save` has written; nothing in it is executed.
 
-    Raises
-    ------
-    ValueError
-        If the file was not written by `save`, is damaged, or is of another version.
+    Parameters
+    ----------
+    path : str or path
+        The file. One that `save` has not written, that is damaged, or of another version raises a ValueError.
+
+    Returns
+    -------
+    NonlinearResult
+        As it was saved.
 
     Examples
     --------
@@ -326,9 +331,8 @@ def load(path: str | Path) -> NonlinearResult:
     >>> import implicitsolve as ims
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     ims.root(lambda x: x**2 - 2, [1.0]).save(f"{folder}/root.npz")
-    ...     again = ims.load(f"{folder}/root.npz")
-    >>> again.success, again.x
-    (True, array([1.41421356]))
+    ...     ims.load(f"{folder}/root.npz").x
+    array([1.41421356])
     """
     return files.load(path, FORMAT, _result)
 
@@ -342,6 +346,5 @@ def _result(parts: dict[str, Any]) -> NonlinearResult:
     patterns = {name: compressed(**found[name]) for name in ("structure", "large") if name in found}
     parts["detection"] = Detection(**found | patterns) if found else None
     parts["status"] = status_per_system(np.asarray(parts["status"]), np.shape(parts["status"]))
-    parts["steps"] = tuple(NewtonStep(**step) for step in steps.values())
-    parts["retries"] = tuple(Retry(**retry) for retry in retries.values())
-    return NonlinearResult(**parts)
+    retries = tuple(Retry(**retry) for retry in retries.values())
+    return NonlinearResult(steps=tuple(NewtonStep(**step) for step in steps.values()), retries=retries, **parts)

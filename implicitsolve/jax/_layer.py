@@ -155,12 +155,16 @@ def approximate_fixed_point(
 
     Parameters
     ----------
-    adapter, params, inputs, lengths, **options
-        As of `layer`.
+    adapter, params, inputs : callable, mapping and Array
+        As in `layer`.
     rho : int
         Number of iterations, at least 1.
+    lengths : array or list of B integers from 1 to T, optional
+        As in `layer`.
     propagation : {"full", "skipped"}, optional
         "full" (default): derivatives go through all iterations. "skipped": through the last one alone.
+    **options
+        As in `layer`.
 
     Returns
     -------
