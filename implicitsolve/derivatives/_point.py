@@ -167,10 +167,16 @@ class Point:
             start, known = by_substitution(A, b, stop)
             if known is not None:
                 return known
-        if stop.rtol is None and not stop.atol and isinstance(A, JacobianProducts) and self.lengths is not None:
-            stop = replace(stop, rtol=max(1e-6, DIFFERENCES * eps(self.evaluator.xp, self.evaluator.dtype) ** 0.5))
+        stop = self._rule(A, stop)
         linear = linear_solve(A, b, method=long_krylov(b) if method is None else method, M=M, x0=start, stop=stop)
         return self._mark(linear, A, b)
+
+    def _rule(self, A: LinearOperator, stop: LinearStop) -> LinearStop:
+        """The stopping rule; by default no stricter than the rounding errors of differences allow."""
+        is_exact = not isinstance(A, JacobianProducts) or self.lengths is None
+        if is_exact or stop.rtol is not None or stop.atol:
+            return stop
+        return replace(stop, rtol=max(1e-6, DIFFERENCES * eps(self.evaluator.xp, self.evaluator.dtype) ** 0.5))
 
     def _default(self) -> tuple[BlockLU | None, SparseMatrix | None]:
         """The direct method of a declared structure that favors one, and the J of a sparse one."""

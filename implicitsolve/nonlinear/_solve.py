@@ -39,7 +39,6 @@ from implicitsolve.stopping import NonlinearStop, is_one_of
 
 ASIDE = 1e-3  # of x, by which a point is moved where F is to have generic digits
 
-
 P = ParamSpec("P")
 R = TypeVar("R")
 ProblemT = TypeVar("ProblemT", bound="Problem")
