@@ -116,7 +116,8 @@ class Aided(NonlinearMethod):
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         evaluator = copy.copy(context.evaluator)
         evaluator.approximate = None
-        offer_inverse(evaluator, self.matrix(context))
+        if (matrix := self.matrix(context)) is not None:
+            offer_inverse(evaluator, matrix)
         return self.method.solve(replace(context, evaluator=evaluator), start, rows)
 
 

@@ -36,6 +36,7 @@ def systems(size, seen=None):
             linearize=linearize,
             batch_ndim=1,
             fixed_point=True,
+            pure=True,  # so that what `take` returns is not evaluated once more
             take=lambda indices: problem(size[indices]),
         )
 
