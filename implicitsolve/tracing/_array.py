@@ -122,6 +122,8 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         if not self.layout.flags.writeable:
             raise ValueError("assignment destination is read-only")
         key = key_of(key)
+        if isinstance(value, Traced) and value._parent is self and is_basic(key) and value._places == key:
+            return  # the end of `a[key] += b`, which has written already
         if isinstance(value, Selected):
             if key is not value.mask:
                 raise UntraceableError("entries under one mask are assigned under another: use np.where")
@@ -238,10 +240,6 @@ def _in_place(ufunc: np.ufunc) -> Callable[[Traced, CallersArray], CallersArray]
     return lambda self, other: ufunc(self, other, out=(self,) if isinstance(self.layout, np.ndarray) else None)
 
 
-def _number(convert: Callable[[CallersArray], CallersArray], problem: str) -> Callable[[Traced], CallersArray]:
-    return lambda self: convert(self.numbers(problem))
-
-
 for _name, _ufunc in IN_PLACE.items():
     setattr(Traced, f"__i{_name}__", _in_place(getattr(np, _ufunc)))
 for _name, _convert, _problem in (
@@ -251,7 +249,7 @@ for _name, _convert, _problem in (
     ("int", int, "int() of a value that depends on the unknowns"),
     ("index", operator.index, "a value that depends on the unknowns is an index"),
 ):
-    setattr(Traced, f"__{_name}__", _number(_convert, _problem))
+    setattr(Traced, f"__{_name}__", lambda self, to=_convert, problem=_problem: to(self.numbers(problem)))
 
 
 def key_of(key: CallersArray) -> CallersArray:

@@ -77,7 +77,7 @@ def write_entries(base: Value, key: CallersArray, value: Value) -> Value:
     value = spread_over(value, np.empty(base.shape, bool)[key].shape)
     value = value.reshape([len(_span(part, n)) for part, n in zip(axes, base.shape, strict=True)])
     spans = [_span(part, n) for part, n in zip(axes, base.shape, strict=True)]
-    value = jnp.flip(value, [i for i, span in enumerate(spans) if span.step < 0])
+    value = lax.rev(value, [i for i, span in enumerate(spans) if span.step < 0])
     spans = [span if span.step > 0 else span[::-1] for span in spans]
     if 0 in value.shape:
         return base

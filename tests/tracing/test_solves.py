@@ -100,6 +100,17 @@ def test_products_that_are_not_finite_are_differences():
     assert result.success
 
 
+def test_updates_in_place_are_written_once():
+    def F(x):
+        out = np.zeros((4, 3))
+        out[1:] += x[:9].reshape(3, 3)
+        out[0][1:] *= 2
+        return out.ravel() + x
+
+    names = [equation.primitive.name for equation in ims.trace(F, np.ones(12)).program.closed.jaxpr.eqns]
+    assert names.count("dynamic_update_slice") == 3  # of which one is of a row, into all
+
+
 def heat_after(old):
     return lambda u: u - old - 0.1 * (np.roll(u, 1) - 2 * u + np.roll(u, -1)) + 0.1 * u**3
 
