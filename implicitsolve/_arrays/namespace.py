@@ -155,8 +155,11 @@ def as_inexact(x: Any, name: str) -> Array:
     raise TypeError(f"`{name}` must hold real or complex numbers, got {_contents(x)}{_remedy(x)}")
 
 
-REMEDIES = dict.fromkeys(("Add", "Mul", "Pow", "Symbol"), "turn the expressions into a function by sympy.lambdify")
-REMEDIES |= {"dict": "concatenate its arrays to one vector and take them apart in F"}
+LAMBDIFY = "turn the expressions into a function by sympy.lambdify"
+REMEDIES: dict[str, str] = {
+    **dict.fromkeys(("Add", "Mul", "Pow", "Symbol"), LAMBDIFY),
+    "dict": "concatenate its arrays to one vector and take them apart in F",
+}
 
 
 def _contents(x: Array) -> str:

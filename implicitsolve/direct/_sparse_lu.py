@@ -80,11 +80,11 @@ class SparsePlan:
             self.places: HostArray = lower + upper + rows - columns + columns * (2 * lower + upper + 1)
         first = np.arange(n)
         np.minimum.at(first, np.maximum(rows, columns), np.minimum(rows, columns))
-        width = ENVELOPE * float(np.mean(np.arange(n) - first))
-        operations = CUBES * width**3 + LINES * n * width + EACH * structure.nnz
-        entries = ENTRIES_PER_ROW * n * width
+        usual = ENVELOPE * float(np.mean(np.arange(n) - first))
+        operations = CUBES * usual**3 + LINES * n * usual + EACH * structure.nnz
+        entries = ENTRIES_PER_ROW * n * usual
         is_cheap = self.is_direct or operations <= DIRECT_LIMIT * n
-        self.fill: FillEstimate = FillEstimate(int(width), entries, operations, is_cheap)
+        self.fill: FillEstimate = FillEstimate(int(usual), entries, operations, is_cheap)
         self.known_order: HostArray | None = None  # that SuperLU found for the first factorization in symmetric mode
         self.pivots: bool = False  # whether pivots on the diagonal were too small once
 

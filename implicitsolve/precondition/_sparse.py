@@ -176,7 +176,8 @@ class AMG(Preconditioner):
     def _inverse(self, pyamg: Any, A: Any, fields: int, is_stacked: bool) -> _Inverse:
         if not is_factorable(A.data, A.indices, A.indptr):
             return _diagonal(A)
-        whole, order, place = A, slice(None), slice(None)
+        order: HostArray | slice = slice(None)
+        whole, place = A, order
         if is_stacked:
             order = np.arange(A.shape[0]).reshape(fields, -1).T.ravel()
             A, place = A[order][:, order], np.argsort(order)
