@@ -133,7 +133,11 @@ __all__ = [
     "trace",
 ]
 
-__dir__ = [*__all__, "__version__"].copy
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return [*__all__, "__version__"]
+
 
 # Loaded on first use: what most solves do without, and the packages around the core, which imports none of them.
 _PACKAGES = ("adapters", "branches", "diagnostics", "drivers", "testing")

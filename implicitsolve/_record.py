@@ -78,7 +78,7 @@ class Tally:
         self.most = max_evaluations
         self.until: float | None = None if max_seconds is None else time.monotonic() + max_seconds
         self.ended: Status | None = None  # why systems that still run are given up
-        self.is_enforced = False  # whether evaluations respect the limits
+        self.is_enforced: bool = False  # whether evaluations respect the limits
 
     def add(self, kind: str) -> None:
         """Count one call, unless it would exceed a limit that is enforced."""

@@ -16,7 +16,11 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.stopping import check_flag
 
 __all__ = ["Monitor", "ProgressBar", "Trace", "collect", "combine", "log_to", "progress_bar", "silent", "table"]
-__dir__ = __all__.copy  # the public names
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return list(__all__)
 
 
 WIDTH, COLUMNS = 20, 99  # of a bar, and of its line

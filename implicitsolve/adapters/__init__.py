@@ -54,4 +54,8 @@ __all__ = [
     "stencil_gru_parameters",
     "well_posedness",
 ]
-__dir__ = __all__.copy  # the public names
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return list(__all__)

@@ -22,4 +22,8 @@ __all__ = [
     "report",
     "spectrum",
 ]
-__dir__ = __all__.copy  # the public names
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return list(__all__)

@@ -73,7 +73,9 @@ class SparsePlan:
             self.order, rows, columns = order, place[rows], place[columns]
             offsets = rows - columns
             lower, upper = int(max(0, offsets.max(initial=0))), int(max(0, -offsets.min(initial=0)))
-        self.lower, self.upper, width = lower, upper, max(lower, upper)
+        self.lower: int = lower
+        self.upper: int = upper
+        width = max(lower, upper)
         self.is_band: bool = width <= WIDEST_BAND and width * LENGTH_PER_WIDTH <= n
         self.is_direct: bool = self.is_band or self.is_dense
         if self.is_band:

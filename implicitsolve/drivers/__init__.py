@@ -19,4 +19,8 @@ __all__ = [
     "solve_stream",
     "stream_gradients",
 ]
-__dir__ = __all__.copy  # the public names
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return list(__all__)

@@ -15,4 +15,8 @@ __all__ = [
     "ScipyKrylov",
     "TruncatedInverse",
 ]
-__dir__ = __all__.copy  # the public names
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return list(__all__)

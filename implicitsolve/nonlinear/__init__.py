@@ -26,4 +26,8 @@ __all__ = [
     "SparseNewton",
     "Substitution",
 ]
-__dir__ = __all__.copy  # the public names
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return list(__all__)

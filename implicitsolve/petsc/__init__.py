@@ -24,4 +24,8 @@ __all__ = [
     "Patch",
     "to_petsc",
 ]
-__dir__ = __all__.copy  # the public names
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return list(__all__)

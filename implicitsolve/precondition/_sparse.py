@@ -179,8 +179,8 @@ class AMG(Preconditioner):
         order: HostArray | slice = slice(None)
         whole, place = A, order
         if is_stacked:
-            order = np.arange(A.shape[0]).reshape(fields, -1).T.ravel()
-            A, place = A[order][:, order], np.argsort(order)
+            places = np.arange(A.shape[0]).reshape(fields, -1).T.ravel()
+            A, order, place = A[places][:, places], places, np.argsort(places)
         rows = scipy.sparse.csr_matrix(A)
         options: dict[str, Any] = {"sweep": "symmetric"}
         if fields > 1:

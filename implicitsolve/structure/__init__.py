@@ -7,4 +7,8 @@ from implicitsolve.structure._halves import Coupling, Half, Halves
 from implicitsolve.structure._sparse import Sparse
 
 __all__ = ["BlockBanded", "Coupling", "Detection", "Grid", "Half", "Halves", "Outcome", "Sparse"]
-__dir__ = __all__.copy  # the public names
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return list(__all__)

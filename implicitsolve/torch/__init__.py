@@ -48,4 +48,8 @@ __all__ = [
     "jacobian_penalty",
     "solve",
 ]
-__dir__ = __all__.copy  # the public names
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return list(__all__)
