@@ -6,6 +6,7 @@ from contextlib import suppress
 from functools import cache
 
 import numpy as np
+import scipy.linalg
 
 from implicitsolve._typing import HostArray
 from implicitsolve.linearize._bisection import SEED, Probe
@@ -56,7 +57,6 @@ def shift_kernels(probe: Probe) -> HostArray | None:
 
 def toeplitz_blocks(kernels: HostArray) -> HostArray:
     """The matrix of Toeplitz blocks with these entries (k, k, 2 T - 1)."""
-    k, T = len(kernels), kernels.shape[2] // 2 + 1
-    places = np.arange(T)
-    blocks = kernels[:, :, places[:, None] - places + T - 1]
-    return np.ascontiguousarray(blocks.transpose(1, 2, 0, 3)).reshape(k * T, k * T)
+    T = kernels.shape[2] // 2 + 1
+    rows = kernels.transpose(1, 0, 2)
+    return np.block([[scipy.linalg.toeplitz(own[T - 1 :], own[T - 1 :: -1]) for own in row] for row in rows])
