@@ -113,9 +113,11 @@ def _stuck(case: Case) -> Cause:
     if limited:
         return Cause("linear", f"{what}. {limited.what}", limited.advice)
     wrong = ", or J may not be the derivative of F" if case.has_products else ""
-    found = "x may be a minimum of ||F|| that is not a root, as beyond a fold; F may have a kink or the edge of its"
+    found = (
+        "x may be a minimum of ||F|| that is not a root, as beyond a fold; F may have a kink or the edge of its domain"
+    )
     advice = f"{CHECK} {ELSEWHERE}"
-    return Cause("stuck", f"{what}, along any direction that was tried. {found} domain just beyond x{wrong}.", advice)
+    return Cause("stuck", f"{what}, along any direction that was tried. {found} just beyond x{wrong}.", advice)
 
 
 def _divergence(case: Case) -> Cause:
@@ -141,9 +143,11 @@ def _linear_solve(case: Case) -> Cause:
 
 
 def _singular(case: Case) -> Cause:
-    what = f"J was singular to working precision on the way, to step {case.history.steps}: a minimum of ||F|| that is"
+    what = (
+        f"J was singular to working precision on the way, to step {case.history.steps}: a minimum of ||F|| that is not"
+    )
     advice = f"Start elsewhere, or remove what is undetermined. {CHECK}"
-    return Cause("singular", f"{what} not a root, or an unknown without equation. norm(F) is {case.aim}.", advice)
+    return Cause("singular", f"{what} a root, or an unknown without equation. norm(F) is {case.aim}.", advice)
 
 
 def _rounding(case: Case) -> Cause | None:
