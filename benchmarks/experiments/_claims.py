@@ -7,6 +7,7 @@ format and positions in a list are not. Results hold figures and names; sentence
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -20,19 +21,22 @@ FENCE = re.compile(r"```.*?```", re.DOTALL)
 PLACE = r"(?:section|Table|Figure)?s? ?[\d.]+"
 REFERENCE = re.compile(
     rf"\((?:[^()\d]*\b)?20\d\d(?:, {PLACE}(?:(?:,| and| to) {PLACE})*)?\)"
-    r"|\b(?:Table|Figure|section)s? [\d.]+(?: (?:and|to) \d+)?|WikiText-2|SHA-256|P_\d|2 × ?\Z|‖[^‖]*‖²"
-    r"|float(?:32|64)|`1 - (?:2 )?s`|\]\([^)]*\)|`[\w./-]*\.(?:py|json|md|txt|conllu)`|`--[a-z-]+(?: [a-z]+)?`"
+    r"|\b(?:Table|Figure|section)s? [\d.]+(?: (?:and|to) \d+)?|WikiText-2|SHA-256|P_[013]\b|2 × ?\Z|‖[a-zA-Z/]+‖²"
+    r"|float(?:32|64)|`1 - (?:2 )?s`|\]\([^)\s]*\)|`[\w./-]*\.(?:py|json|md|txt|conllu)`|`--[a-z-]+(?: [a-z]+)?`"
 )
 WORDS = re.compile(
-    r"\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|twenty|thirty|forty|fifty|sixty|seventy|"
-    r"eighty|ninety|dozens?|hundreds?|thousands?|millions?|halves|hal(?:f|ved)|thirds?|quarters?|"
-    r"(?:fif|six|seven|eigh|nin|ten)ths?|twice|thrice|doubled?|doubles|triples?|tripled|quadruples?|quadrupled|\w+fold)\b"
-    r"|orders? of magnitude",
+    r"\b(?:zero [a-z]+s|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|twenty|thirty|forty|fifty|"
+    r"sixty|seventy|eighty|ninety|dozens?|hundreds?|thousands?|millions?|halves|hal(?:f|ved|ving)|thirds?|quarters?|"
+    r"(?:fif|six|seven|eigh|nin|ten)ths?|twice|thrice|(?:doub|trip|treb|quadrup)(?:led?|les|ling)|\w+fold|couple|pairs?|"
+    r"one (?:percent|in|out)|score of|several times|a (?:ma|mi)jority|\w+-digit)\b|orders? of magnitude",
     re.IGNORECASE,
 )
 MOST_WORDS = 8
 FORMATS = {"to", "words", "around", "span"}  # their further arguments are digits and scales
+DIGITS = (0, 1, 2, 3, 4, 100, 1000)  # and scales of percent and thousandths: others would be factors
+SELECTIONS = {"map", "rejectattr", "selectattr"}
 CHOICES = {"where", "range", "ends"}  # their arguments choose rows
+OTHER_UNITS = re.compile(r"\s*(?:%|percent|minutes|hours|days|milliseconds|ms\b|microseconds)")
 
 
 def loose_numbers(template: str) -> list[str]:
@@ -43,7 +47,22 @@ def loose_numbers(template: str) -> list[str]:
     for node in tree.find_all(nodes.TemplateData):
         literal = REFERENCE.sub("", node.data)  # a reference may go on in the next line
         found += [line.strip() for line in literal.splitlines() if _has_number(line)]
-    return found + [f"{{{{ {value} }}}}" for value in _literals(tree)]
+    found += [f"{{{{ {value} }}}}" for value in _literals(tree)]
+    return found + [f"{name} followed by{text[:20]}" for name, text in _units(tree)]
+
+
+def _units(tree: nodes.Template) -> Iterator[tuple[str, str]]:
+    """Where text after an expression names another unit than the expression has."""
+    for output in tree.find_all(nodes.Output):
+        for shown, text in itertools.pairwise([*output.nodes, nodes.TemplateData("")]):
+            if isinstance(shown, nodes.TemplateData) or not isinstance(text, nodes.TemplateData):
+                continue
+            keys = [
+                str(getattr(key, "value", getattr(key, "attr", "")))
+                for key in shown.find_all((nodes.Const, nodes.Getattr))
+            ]
+            if any("seconds" in key for key in keys) and not shown.find(nodes.Div) and OTHER_UNITS.match(text.data):
+                yield "seconds", text.data
 
 
 def _literals(node: nodes.Node) -> Iterator[Any]:
@@ -56,16 +75,14 @@ def _literals(node: nodes.Node) -> Iterator[Any]:
         yield from _literals(node.value)
     elif isinstance(node, nodes.Getitem):  # a position, or a key
         yield from _literals(node.node)
-    elif isinstance(node, nodes.Filter):
-        if node.node is not None:
-            yield from _literals(node.node)
-        if node.name not in FORMATS | {"map", "rejectattr", "selectattr"}:
-            for argument in node.args:
+    elif isinstance(node, nodes.Filter | nodes.Call):
+        name = node.name if isinstance(node, nodes.Filter) else getattr(node.node, "name", "")
+        shown, further = ([node.node], node.args) if isinstance(node, nodes.Filter) else (node.args[:1], node.args[1:])
+        if name not in CHOICES:
+            for argument in (*shown, *(() if name in FORMATS | SELECTIONS else further), *node.kwargs):
                 yield from _literals(argument)
-    elif isinstance(node, nodes.Call):
-        name = getattr(node.node, "name", "")
-        for argument in [] if name in CHOICES else node.args[:1] if name in FORMATS else node.args:
-            yield from _literals(argument)
+        if name in FORMATS:
+            yield from (value for part in further for value in _literals(part) if value not in DIGITS)
     elif isinstance(node, nodes.Compare):
         return
     else:

@@ -17,6 +17,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from benchmarks.experiments._audit import differences
 from benchmarks.experiments._claims import loose_numbers, sentences
 from benchmarks.experiments._run import RESULTS
 from benchmarks.experiments.reference import changes, counts
@@ -62,6 +63,7 @@ def rendered(stored: dict[str, Any], template: str) -> str:
         source,
         counts,
         changes,
+        claim,
     )
     environment.globals.update({helper.__name__: helper for helper in helpers})
     text = environment.from_string(template).render(stored)
@@ -80,6 +82,13 @@ def _wrapped(paragraph: str) -> str:
     starts = "\n" if paragraph.startswith("\n") else ""
     lines = textwrap.wrap(" ".join(paragraph.split()), 120, break_long_words=False, break_on_hyphens=False)
     return starts + "\n".join(lines) + ends
+
+
+def claim(holds: bool, text: str) -> str:
+    """A statement without numbers, which is on the page as long as the results say it."""
+    if not holds:
+        raise ValueError(f"results no longer say: {text}")
+    return text
 
 
 def number(value: float, digits: int = 0, scale: float = 1.0, sign: bool = False) -> str:
@@ -211,15 +220,17 @@ def templates() -> dict[Path, str]:
 
 def faults() -> list[str]:
     """What is wrong: a page other than its results give, a number without a source, a result that is not used."""
-    found = [f"{path}: differs from its results" for path, text in pages().items() if differs(path, text)]
+    stored, texts = results(), pages()
+    found = [f"{path}: differs from its results" for path, text in texts.items() if differs(path, text)]
+    found += [line for path, text in texts.items() for line in differences(stored, path.stem, text)]
     found += [f"{path.name}: {line}" for path, text in templates().items() for line in loose_numbers(text)]
     code = " ".join(part for text in templates().values() for part in re.findall(CODE, text, re.DOTALL))
-    for name, stored in results().items():
-        if missing := ORIGIN - set(stored.get("origin", {})):
+    for name, result in stored.items():
+        if missing := ORIGIN - set(result.get("origin", {})):
             found.append(f"{name}.json: no {', '.join(sorted(missing))} of its origin")
         if not re.search(rf"\b{name}\b", code):
             found.append(f"{name}.json: on no page")
-        found += [f"{name}.json: prose in {line}" for line in sentences(stored)]
+        found += [f"{name}.json: prose in {line}" for line in sentences(result)]
     return found
 
 

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("jinja2", reason="Jinja is not installed")
 
+from benchmarks.experiments._audit import differences
 from benchmarks.experiments._claims import loose_numbers, sentences
 from benchmarks.experiments._pages import DOCS, TEMPLATES, faults, rendered, results
 
@@ -41,7 +42,46 @@ LIES = [
     "½ of the texts fail.",
     "Better by far (the error is 0.12, 2015).",
     "It takes 2 × the time.",
+    "A couple of percent better.",
+    "The time is halving, the error is trebled.",
+    "Zero walks failed.",
+    "A gain of one percent, with single-digit errors.",
+    "It is several times faster.",
+    "A majority of the texts is solved.",
+    "P_4 is as accurate.",
+    "[a](0.12 is the error)",
+    "‖the error is 0.12‖²",
+    "{{ mean(rows, 'error') | to(2, 50) }}",
+    "{{ to(x, 2, 0.9) }}",
+    "{{ dict(error=0.12).error }}",
+    "{{ rows | sum(attribute='x', start=5) }}",
+    "{{ mean(rows, 'seconds') | to(1) }} minutes",
+    "{{ row.seconds | to(1) }} %",
+    "{{ claim(x > y, 'the error is halved') }}",
 ]
+TURNED = {
+    "rows swapped": ("sentiment", '"gru": "GRU"', '"blstm": "GRU"'),
+    "a ratio the wrong way round": (
+        "walks",
+        'mean(trained, "seconds") / mean(explicit',
+        'mean(explicit, "seconds") / mean(trained',
+    ),
+    "a difference with the wrong sign": ("tagging", "solved.best - lstms.best", "lstms.best - solved.best"),
+    "a percentage of the other": ("language", "percent(large[-1].full, ends_at)", "percent(ends_at, large[-1].full)"),
+    "columns swapped": ("walks", "{{ printed.inn }} | {{ printed.blstm }}", "{{ printed.blstm }} | {{ printed.inn }}"),
+    "another unit": ("tagging", "to(2, 100) }} % above the LSTM", "to(2, 1000) }} % above the LSTM"),
+    "another key": ("walks", '"most steps") | to(1) }} | {{', '"most inner iterations") | to(1) }} | {{'),
+    "one seed for all": (
+        "sentiment",
+        "where(documents.rows, layer=layer)",
+        "where(documents.rows, layer=layer, seed=0)",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return results()
 
 
 def test_pages_trace_to_results():
@@ -62,6 +102,19 @@ def test_a_number_without_a_source_is_found(lie):
     honest = "Errors are {{ mean(rows, 'error') | to(2, 100) }} % over {{ rows | length | words }} seeds.\n\n"
     assert loose_numbers(honest) == []
     assert loose_numbers(honest + lie)
+
+
+@pytest.mark.parametrize(("page", "said", "other"), TURNED.values(), ids=TURNED)
+def test_what_results_say_otherwise_is_found(stored, page, said, other):
+    template = (TEMPLATES / "experiments" / f"{page}.md.jinja").read_text(encoding="utf-8")
+    assert said in template
+    assert differences(stored, page, rendered(stored, template.replace(said, other)))
+
+
+def test_a_statement_ends_where_results_no_longer_say_it():
+    assert rendered({"x": 1}, "# Title\n{{ claim(x > 0, 'it grows') }}").endswith("it grows")
+    with pytest.raises(ValueError, match="no longer say: it grows"):
+        rendered({"x": -1}, "# Title\n{{ claim(x > 0, 'it grows') }}")
 
 
 def test_prose_in_results_is_found():
