@@ -246,9 +246,27 @@ def _language(stored: dict[str, Any]) -> Expected:
         yield "", pattern, [values[0], values[1], _above(values[1], values[0]), values[2], _above(values[2], values[0])]
 
 
+def _lengths(stored: dict[str, Any]) -> Expected:
+    series, names = stored["lengths"]["series"], ("products", "adjoint products", "forward seconds", "gradient seconds")
+    for n in series["trained"]:
+        yield _row("", n, *(rows[n][name] for rows in series.values() for name in names))
+    ratios = sorted(row["products"] / series["untrained"][n]["products"] for n, row in series["trained"].items())
+    yield "", "it takes # to # times the products of an untrained one", [ratios[0], ratios[-1]]
+    fitted = {weights: [(float(n), row) for n, row in rows.items() if int(n) >= 20] for weights, rows in series.items()}
+    slopes = (_slope([(n, row[name]) for n, row in rows]) for rows in fitted.values() for name in names)
+    yield _row("", "exponent", *slopes)
+
+
+def _switch(stored: dict[str, Any]) -> Expected:
+    for row in stored["switch"]["words"][:-1]:
+        yield "", f'"{row["word"]}" has #', [row["mean of 1 - 2 s"]]
+
+
 AUDITS: dict[str, Callable[[dict[str, Any]], Expected]] = {
     "language": _language,
+    "lengths": _lengths,
     "sentiment": _documents,
+    "switch": _switch,
     "tagging": _tagging,
     "walks": _walks,
 }

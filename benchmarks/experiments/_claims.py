@@ -27,7 +27,7 @@ REFERENCE = re.compile(
 WORDS = re.compile(
     r"\b(?:zero [a-z]+s|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|twenty|thirty|forty|fifty|"
     r"sixty|seventy|eighty|ninety|dozens?|hundreds?|thousands?|millions?|halves|hal(?:f|ved|ving)|thirds?|quarters?|"
-    r"(?:fif|six|seven|eigh|nin|ten)ths?|twice|thrice|(?:doub|trip|treb|quadrup)(?:led?|les|ling)|\w+fold|couple|pairs?|"
+    r"(?:fif|six|seven|eigh|nin|ten)ths?|twice|thrice|(?:double|triple|treble|quadruple)[ds]?|doubling|tripling|quadrupling|\w+fold|couple|pairs?|"
     r"one (?:percent|in|out)|score of|several times|a (?:ma|mi)jority|\w+-digit)\b|orders? of magnitude",
     re.IGNORECASE,
 )

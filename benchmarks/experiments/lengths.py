@@ -122,10 +122,16 @@ def run(options: argparse.Namespace) -> None:
         name: {what: exponent(list(rows), [row[what] for row in rows.values()]) for what in next(iter(rows.values()))}
         for name, rows in series.items()
     }
+    sentences = (sentence for path in find_treebank(options.data) for sentence in read_conllu(path, "xpos"))
     results = {
         "batch": BATCH,
         "k": k,
         "d": d,
+        "first weights": float(max(np.abs(weights).max() for weights in drawn.values())),
+        "max|F|": FORWARD,
+        "adjoint residual": BACKWARD,
+        "fitted from": FITTED_FROM,
+        "longest sentence": max(len(sentence.forms) for sentence in sentences),
     }
     write_json(options.json, results | {"series": series, "exponents": fits}, options)
     figure(options.folder / "lengths.png", series)
