@@ -91,7 +91,7 @@ class Problem(ChecksKeywords, Representation):
         differences replace these two: two residuals for each direction, or for each number in the parameters.
     derivatives : "trace", optional
         "trace": the products, and derivatives with respect to parameters, that are not given above come from the
-        residual itself, a NumPy function that JAX compiles (extra ``jax``). See `implicitsolve.trace`. A function that
+        residual itself, a NumPy function that JAX differentiates (extra ``jax``). See `implicitsolve.trace`. One that
         cannot be traced is solved by differences, and the result says why. Default None: differences.
     take : callable, optional
         ``take(indices)`` returns the problem of those systems of the flattened batch (a NumPy array of integers), whose

@@ -109,7 +109,7 @@ def root(
     parameters : mapping of str to Array, array or float, optional
         What F depends on in addition to x, in place of those that the problem declares. See `Problem`.
     derivatives : "trace", optional
-        "trace": exact derivatives of a NumPy function, which JAX compiles. See `Problem`. Default: differences, where
+        "trace": exact derivatives of a NumPy function, by JAX. See `Problem`. Default: differences, where
         the problem has no products of its own.
     ramp : (str, float, float), optional
         ``("Re", 100, 2000)``: the functions of the problem have an argument of this name, ``F(x, Re)``. The solutions

@@ -190,7 +190,7 @@ def push_forward(
     array([0.25    , 0.166667])
     """
     solved, result, tangents = _arguments("push_forward", problem, result, tangents)
-    at = as_inexact(_point(result), "result")
+    at = as_inexact(result.x if isinstance(result, NonlinearResult) else result, "result")
     solved = with_parameter_differences(with_derivatives(solved, at), at, needs_adjoint=False)
     if solved.parameter_jvp is None:
         raise TypeError("push_forward: the problem has no `parameter_jvp`")
@@ -223,10 +223,6 @@ def _arguments(
         problem, result, direction = problem.problem, problem, result
     check_problem(caller, problem)
     return problem, result, direction
-
-
-def _point(result: CallersArray) -> CallersArray:
-    return result.x if isinstance(result, NonlinearResult) else result
 
 
 def _status(caller: str, result: Any, linear: LinearResult) -> Any:

@@ -1,4 +1,4 @@
-"""Exact derivatives of residuals written in NumPy: traced through NumPy's own dispatch, and compiled by JAX."""
+"""Exact derivatives of residuals written in NumPy: traced through NumPy's own dispatch, and differentiated by JAX."""
 
 from __future__ import annotations
 

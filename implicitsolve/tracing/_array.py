@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse
 
 from implicitsolve._typing import CallersArray, HostArray
-from implicitsolve.tracing._entries import ASK_WHERE, WRITES, Selected, is_basic, plain, replace_entries, spread_over
+from implicitsolve.tracing._entries import ASK_WHERE, WRITES, Selected, is_basic, is_mask, replace_entries, spread_over
 from implicitsolve.tracing._functions import (
     UPDATES,
     UntraceableError,
@@ -35,6 +35,7 @@ from implicitsolve.tracing._functions import (
 
 METHODS = """all any argmax argmin argsort choose clip compress conj conjugate cumprod cumsum diagonal dot max mean min
 nonzero prod put ravel repeat round searchsorted squeeze std sum swapaxes take trace var"""
+PROPERTIES = "device dtype flags itemsize nbytes ndim shape size strides"
 IN_PLACE = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide"}
 IN_PLACE |= {"mod": "remainder", "pow": "power", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or"}
 VIEWS = """array_split atleast_1d atleast_2d atleast_3d broadcast_to diag diagonal dsplit expand_dims flip fliplr flipud
@@ -90,15 +91,6 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         else:
             self._parent.store(replace_entries(self._parent.value, self._places, value))
 
-    shape = property(lambda self: self.layout.shape)
-    ndim = property(lambda self: self.layout.ndim)
-    size = property(lambda self: self.layout.size)
-    dtype = property(lambda self: self.layout.dtype)
-    itemsize = property(lambda self: self.layout.itemsize)
-    nbytes = property(lambda self: self.layout.nbytes)
-    strides = property(lambda self: self.layout.strides)
-    flags = property(lambda self: self.layout.flags)
-    device = property(lambda self: self.layout.device)
     T = property(lambda self: np.transpose(self))
     mT = property(lambda self: np.matrix_transpose(self))
     real = property(lambda self: np.real(self), lambda self, value: np.real(self).__setitem__(..., value))
@@ -114,9 +106,9 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             is_view = isinstance(layout, np.ndarray)
             read = operator.itemgetter(key)
             return Traced.view(self, layout, read, key) if is_view else Traced(read(self.value), layout)
-        if is_tracer(key) and key.dtype == bool:
+        if is_mask(key):
             return Selected.of(self, key)
-        return wrap((jnp.asarray if has_tracer(key) else operator.pos)(self.value)[plain(key)])
+        return wrap((jnp.asarray if has_tracer(key) else operator.pos)(self.value)[key])
 
     def __setitem__(self, key: CallersArray, value: CallersArray) -> None:
         if not self.layout.flags.writeable:
@@ -153,9 +145,6 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     def item(self, *index: CallersArray) -> CallersArray:
         return self.numbers("item() of a value that depends on the unknowns: leave it out").item(*index)
 
-    def tolist(self) -> CallersArray:
-        return self.numbers("tolist() of values that depend on the unknowns").tolist()
-
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: CallersArray, **keywords: CallersArray
     ) -> CallersArray:
@@ -181,11 +170,11 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     ) -> CallersArray:
         name = function.__name__
         if name in OF_LAYOUTS.split():
-            return function(*_layouts(args), **_layouts(keywords))
+            return function(*unwrap(args, "layout"), **unwrap(keywords, "layout"))
         if name in WRITES:
             return WRITES[name](*args, **keywords)
         if name in FILLED.split():
-            return _fill(function, args, keywords)
+            return fill(function, *args, **keywords)
         if name in VIEWS.split() and isinstance(args[0] if args else None, Traced):
             return _view(function, *args, **keywords)
         out = keywords.pop("out", None)
@@ -200,6 +189,8 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     def __getattr__(self, name: str) -> CallersArray:
         if name in METHODS.split():
             return partial(getattr(np, name), self)
+        if name in PROPERTIES.split():
+            return getattr(self.layout, name)
         if name.startswith("_"):
             raise AttributeError(name)
         raise UntraceableError(f"the attribute `{name}` of an array that depends on the unknowns")
@@ -253,6 +244,9 @@ for _name, _convert, _problem in (
 
 
 def key_of(key: CallersArray) -> CallersArray:
+    """A key with the values of traced arrays, and arrays in place of lists."""
+    if isinstance(key, list):
+        return np.asarray(unwrap(key), dtype=None if key else int)
     if isinstance(key, tuple):
         return tuple(key_of(part) for part in key)
     if isinstance(key, slice):
@@ -260,15 +254,16 @@ def key_of(key: CallersArray) -> CallersArray:
     return key.value if isinstance(key, Traced) else key
 
 
-def unwrap(part: CallersArray) -> CallersArray:
-    """Arguments with the values of traced arrays in their place."""
+def unwrap(part: CallersArray, kept: str = "value") -> CallersArray:
+    """Arguments with the values, or the layouts, of traced arrays in their place."""
     if isinstance(part, Traced):
-        return part.value
+        return getattr(part, kept)
     if isinstance(part, Selected):
         raise UntraceableError(ASK_WHERE)
     if isinstance(part, list | tuple):
-        return type(part)(map(unwrap, part)) if not hasattr(part, "_fields") else type(part)(*map(unwrap, part))
-    return {name: unwrap(item) for name, item in part.items()} if isinstance(part, dict) else part
+        parts = [unwrap(item, kept) for item in part]
+        return type(part)(*parts) if hasattr(part, "_fields") else type(part)(parts)
+    return {name: unwrap(item, kept) for name, item in part.items()} if isinstance(part, dict) else part
 
 
 def wrap(result: CallersArray) -> CallersArray:
@@ -280,14 +275,6 @@ def wrap(result: CallersArray) -> CallersArray:
         return result
     layout = np.empty(result.shape, result.dtype)
     return Traced(result, layout if result.ndim else layout[()])
-
-
-def _layouts(part: CallersArray) -> CallersArray:
-    if isinstance(part, Traced):
-        return part.layout
-    if isinstance(part, list | tuple):
-        return type(part)(map(_layouts, part))
-    return {name: _layouts(item) for name, item in part.items()} if isinstance(part, dict) else part
 
 
 def _store(out: CallersArray, result: Value, where: Value) -> CallersArray:
@@ -303,19 +290,22 @@ def _store(out: CallersArray, result: Value, where: Value) -> CallersArray:
 def _update_at(ufunc: np.ufunc, array: CallersArray, key: CallersArray, *value: Value) -> None:
     if not isinstance(array, Traced) or ufunc.__name__ not in UPDATES:
         raise UntraceableError(f"np.{ufunc.__name__}.at on a plain array, or of a kind that is not known")
-    array.store(getattr(jnp.asarray(array.value).at[plain(key)], UPDATES[ufunc.__name__])(*map(as_value, value)))
+    array.store(getattr(jnp.asarray(array.value).at[key], UPDATES[ufunc.__name__])(*map(as_value, value)))
 
 
-def _fill(function: CallersArray, args: CallersArray, keywords: CallersArray) -> CallersArray:
-    like, *rest = args
-    rest, keywords = unwrap(rest), unwrap(keywords)
-    plain_like = like.layout if isinstance(like, Traced) else like
-    if has_tracer([rest, keywords]):
-        return wrap(apply_function(function, (plain_like, *rest), keywords))
-    made = function(plain_like, *rest, **keywords)
-    if function.__name__ == "empty_like":
+def fill(function: CallersArray, *args: CallersArray, **keywords: CallersArray) -> Traced:
+    """What np.zeros, np.full_like and similar functions give, which may be filled with traced values later."""
+    first = unwrap(args[:1], "layout" if function.__name__ in FILLED.split() else "value")
+    args, keywords = (*first, *unwrap(args[1:])), unwrap(keywords)
+    keywords.pop("device", None)
+    known = [np.zeros(part.shape, part.dtype) if is_tracer(part) else part for part in (*args, *keywords.values())]
+    made = function(*known[: len(args)], **dict(zip(keywords, known[len(args) :])))
+    if function.__name__.startswith("empty"):
         made.fill(0)
-    return Traced(made, np.empty_like(made))
+    array = Traced(made, np.empty_like(made))
+    for value in filter(is_tracer, (*args, *keywords.values())):
+        array[...] = wrap(value)
+    return array
 
 
 def _view(function: CallersArray, array: Traced, *args: CallersArray, **keywords: CallersArray) -> CallersArray:

@@ -17,28 +17,20 @@ from implicitsolve.tracing._functions import UntraceableError, Value, count_oper
 def is_basic(key: CallersArray) -> bool:
     """Whether NumPy gives a view for this key."""
     parts = key if isinstance(key, tuple) else (key,)
-    return all(part is None or part is Ellipsis or isinstance(part, slice) or is_integer(part) for part in parts)
+    return all(
+        part is None or part is Ellipsis or (isinstance(part, slice | int | np.integer) and not isinstance(part, bool))
+        for part in parts
+    )
 
 
-def is_integer(part: CallersArray) -> bool:
-    """Whether part of a key is a number."""
-    return isinstance(part, int | np.integer) and not isinstance(part, bool)
-
-
-def _is_mask(key: CallersArray) -> bool:
-    return is_tracer(key) and key.dtype == bool  # which depends on the unknowns
-
-
-def plain(key: CallersArray) -> CallersArray:
-    """A key of JAX: lists are arrays."""
-    if isinstance(key, tuple):
-        return tuple(plain(part) for part in key)
-    return np.asarray(key) if isinstance(key, list) else key
+def is_mask(key: CallersArray) -> bool:
+    """Whether a key is a mask that depends on the unknowns."""
+    return is_tracer(key) and key.dtype == bool
 
 
 def replace_entries(base: Value, key: CallersArray, value: Value) -> Value:
     """`base` with other entries under a key, or at the places that a function picks from an array of them."""
-    if not (is_tracer(base) or is_tracer(value) or _is_mask(key)):
+    if not (is_tracer(base) or is_tracer(value) or is_mask(key)):
         base = np.array(base)
         if callable(key):
             base.reshape(-1)[key(np.arange(base.size).reshape(base.shape))] = value
@@ -50,11 +42,11 @@ def replace_entries(base: Value, key: CallersArray, value: Value) -> Value:
     if callable(key):
         places = key(np.arange(base.size).reshape(base.shape))
         return base.reshape(-1).at[places].set(value).reshape(base.shape)
-    if _is_mask(key):
+    if is_mask(key):
         if np.ndim(value) and value.shape != base.shape:
             raise UntraceableError("values are assigned under a mask that depends on the unknowns: use np.where")
         return jnp.where(key.reshape(key.shape + (1,) * (base.ndim - key.ndim)), value, base)
-    return write_entries(base, key, value) if is_basic(key) else base.at[plain(key)].set(value)
+    return write_entries(base, key, value) if is_basic(key) else base.at[key].set(value)
 
 
 def spread_over(value: Value, shape: tuple[int, ...]) -> Value:
@@ -68,24 +60,18 @@ def _span(part: CallersArray, n: int) -> range:
 
 
 def write_entries(base: Value, key: CallersArray, value: Value) -> Value:
-    """`base` with `value` under integers and slices: an updated slice, or a choice from padding where it has steps."""
+    """`base` with `value` under integers and slices: an updated slice, or entries apart where it has steps."""
     parts = list(key) if isinstance(key, tuple) else [key]
     parts += [] if Ellipsis in parts else [Ellipsis]
     at, count = parts.index(Ellipsis), len(parts) - 1 - parts.count(None)
     parts[at : at + 1] = [slice(None)] * (base.ndim - count)
-    axes = [part for part in parts if part is not None]
+    spans = [_span(part, n) for part, n in zip((part for part in parts if part is not None), base.shape, strict=True)]
     value = spread_over(value, np.empty(base.shape, bool)[key].shape)
-    value = value.reshape([len(_span(part, n)) for part, n in zip(axes, base.shape, strict=True)])
-    spans = [_span(part, n) for part, n in zip(axes, base.shape, strict=True)]
-    value = lax.rev(value, [i for i, span in enumerate(spans) if span.step < 0])
-    spans = [span if span.step > 0 else span[::-1] for span in spans]
-    if 0 in value.shape:
+    if not value.size:
         return base
-    if all(span.step == 1 or len(span) == 1 for span in spans):
-        return lax.dynamic_update_slice(base, value, [span.start for span in spans])
-    around = [(span.start, n - 1 - span[-1], span.step - 1) for span, n in zip(spans, base.shape, strict=True)]
-    spread = lax.pad(value, jnp.zeros((), base.dtype), around)
-    return jnp.where(lax.pad(jnp.ones(value.shape, bool), jnp.zeros((), bool), around), spread, base)
+    if any(span.step != 1 and len(span) > 1 for span in spans):
+        return base.at[key].set(value, unique_indices=True)
+    return lax.dynamic_update_slice(base, value.reshape([*map(len, spans)]), [span.start for span in spans])
 
 
 ASK_WHERE = "how many entries are under a mask depends on the unknowns: use np.where"

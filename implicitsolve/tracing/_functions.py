@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import TypeAlias
 
 import jax.numpy as jnp
@@ -23,17 +23,12 @@ Keywords: TypeAlias = dict[str, CallersArray]
 
 REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "fmax": "nanmax", "fmin": "nanmin"}
 REDUCTIONS |= {"logical_and": "all", "logical_or": "any"}
-ACCUMULATIONS: dict[str, Callable[..., Value]] = {
-    "add": jnp.cumsum,
-    "multiply": jnp.cumprod,
-    "maximum": lax.cummax,
-    "minimum": lax.cummin,
-}
+ACCUMULATIONS: dict[str, Callable[..., Value]] = {"add": jnp.cumsum, "multiply": jnp.cumprod}
+ACCUMULATIONS |= {"maximum": lax.cummax, "minimum": lax.cummin}
 UPDATES = {"add": "add", "subtract": "subtract", "multiply": "multiply", "divide": "divide", "maximum": "max"}
 UPDATES |= {"minimum": "min", "power": "power"}
 SPECIAL = {"psi": "digamma"}  # ufuncs of scipy.special that JAX calls otherwise
 JOINS = frozenset(["block", "column_stack", "concat", "concatenate", "dstack", "hstack", "stack", "vstack"])
-MOST_PADDING = 4  # of a sparse matrix with rows of one length, over its entries
 LONGEST_KERNEL = 64  # of a convolution that is a sum of shifted arrays
 HIGHEST_POWER = 16  # that is a product, as NumPy's small ones are
 
@@ -42,17 +37,13 @@ class UntraceableError(TypeError):
     """Something in a function that cannot be traced; the message says what, and what to write in its place."""
 
 
-class _Budget(threading.local):
-    left: float = math.inf
-
-
-_budget = _Budget()
+_budget = threading.local()
 
 
 @contextlib.contextmanager
 def budget(operations: int) -> Generator[None]:
     """At most so many operations in this block: loops over points become too long a program."""
-    before, _budget.left = _budget.left, operations
+    before, _budget.left = getattr(_budget, "left", math.inf), operations
     try:
         yield
     finally:
@@ -225,20 +216,10 @@ OWN: dict[str, Callable[..., Value]] = {
 
 
 def sparse_product(A: CallersArray, v: Value) -> Value:
-    """A v: by gathering the entries of each row where rows are about equally long, else by adding up."""
-    A = A.tocsr()
-    m, counts = A.shape[0], np.diff(A.indptr)
-    width, first = int(counts.max(initial=0)), jnp.asarray(v)
-    tail = (1,) * (first.ndim - 1)
-    if m * width > MOST_PADDING * max(A.nnz, 1) or not width:
-        products = A.data.reshape(-1, *tail) * first[A.indices]
-        rows = np.repeat(np.arange(m), counts)
-        return jnp.zeros((m, *first.shape[1:]), products.dtype).at[rows].add(products)
-    place = A.indptr[:-1, None] + np.minimum(np.arange(width), np.maximum(counts - 1, 0)[:, None])
-    place = np.minimum(place, A.nnz - 1)
-    data = np.where(np.arange(width) < counts[:, None], A.data[place], 0)
-    columns: Sequence[HostArray] = A.indices[place].T
-    return sum(data[:, k].reshape(-1, *tail) * first[columns[k]] for k in range(width))
+    """A v."""
+    A, v = A.tocoo(), jnp.asarray(v)
+    products = A.data.reshape(-1, *[1] * (v.ndim - 1)) * v[A.col]
+    return jnp.zeros((A.shape[0], *v.shape[1:]), products.dtype).at[A.row].add(products)
 
 
 def times_sparse(ufunc: np.ufunc, matrix: CallersArray, first: CallersArray, second: CallersArray) -> Value:

@@ -18,7 +18,7 @@ import numpy as np
 from array_api_compat import numpy as array_api
 
 from implicitsolve._typing import CallersArray
-from implicitsolve.tracing._array import Traced, unwrap, wrap
+from implicitsolve.tracing._array import Traced, fill, unwrap
 from implicitsolve.tracing._functions import as_value, cast, has_tracer
 
 LIBRARIES = frozenset(["numpy", "scipy", "jax", "jaxlib", "array_api_compat", "implicitsolve", "builtins", "numba"])
@@ -39,23 +39,6 @@ class Module(types.ModuleType):
         return getattr(self._module, name)
 
 
-def _making(name: str) -> Callable[..., CallersArray]:
-    """np.zeros and similar functions, whose arrays can be filled with traced values."""
-
-    def make(*args: CallersArray, **keywords: CallersArray) -> CallersArray:
-        args, keywords = unwrap(args), unwrap(keywords)
-        keywords.pop("device", None)
-        if has_tracer([args, keywords]):  # the value of np.full
-            shape, value, *_ = *args, keywords.get("fill_value")
-            made: CallersArray = Traced(np.zeros(shape, value.dtype))
-            made[...] = wrap(value)
-            return made
-        made = getattr(np, "zeros" if name == "empty" else name)(*args, **keywords)
-        return Traced(made, np.empty_like(made))
-
-    return make
-
-
 def _converting(function: Callable[..., CallersArray], copies: bool) -> Callable[..., CallersArray]:
     """np.array and similar functions, which may get traced values."""
 
@@ -64,8 +47,7 @@ def _converting(function: Callable[..., CallersArray], copies: bool) -> Callable
         obj: CallersArray, dtype: CallersArray = None, *args: CallersArray, **keywords: CallersArray
     ) -> CallersArray:
         if isinstance(obj, Traced):
-            same = dtype is None or obj.dtype == np.dtype(dtype)
-            return obj.astype(dtype or obj.dtype) if keywords.get("copy", copies) or not same else obj
+            return obj.astype(np.dtype(dtype or obj.dtype), copy=keywords.get("copy", copies))
         values = unwrap(obj) if isinstance(obj, list | tuple) else obj
         if not has_tracer(values):
             return function(values, dtype, *args, **keywords)
@@ -75,7 +57,7 @@ def _converting(function: Callable[..., CallersArray], copies: bool) -> Callable
     return convert
 
 
-OTHERS = {name: _making(name) for name in MADE}
+OTHERS: dict[str, Callable[..., CallersArray]] = {name: functools.partial(fill, getattr(np, name)) for name in MADE}
 OTHERS |= {name: _converting(getattr(np, name), name == "array") for name in ("array", "asarray", "asanyarray")}
 OTHERS |= {"ascontiguousarray": OTHERS["asarray"], "asfarray": OTHERS["asarray"]}
 NUMPY = Module(np, OTHERS)

@@ -8,111 +8,85 @@ rows; what computes entry by entry takes the union; sums and products with const
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
-import jax.extend.core as jex
 import numpy as np
 import scipy.sparse
 
 from implicitsolve._typing import CallersArray, HostArray
+from implicitsolve.structure._sparse import Sparse, compressed
+from implicitsolve.tracing._flat import FlatProgram, Operation
+from implicitsolve.tracing._functions import UntraceableError
+from implicitsolve.tracing._numpy import UFUNCS, UPDATES, arrange, scatter_places
 
 Rows: TypeAlias = CallersArray
 """A scipy.sparse.csr_array of True (entries of an array, unknowns); None where nothing depends on the unknowns."""
-Constant: TypeAlias = CallersArray
-"""A function that returns the value of a constant; None where it is not constant."""
 MOST_SMALL, MOST_ENTRIES = 2_000_000, 64  # entries, and more for each unknown, from which on J is dense
 FLAT = frozenset(["sign", "floor", "ceil", "round", "stop_gradient"])  # whose derivative is zero
-INNER = "jaxpr", "call_jaxpr", "fun_jaxpr"  # programs within an equation
+ENTRYWISE = """bessel_i0e bessel_i1e clamp complex convert_element_type digamma div erf_inv igamma igammac integer_pow
+lgamma reduce_precision regularized_incomplete_beta rsqrt select_n zeta"""
+MOVES = """broadcast_in_dim concatenate dynamic_slice dynamic_update_slice gather pad reshape rev scatter
+slice split squeeze stack transpose"""
+SUMS = "reduce_sum reduce_max reduce_min reduce_prod"
+FULL = 0.3  # part of its places that a J has entries in, from which on it is dense
+PREFIXES = "cumsum cumprod cummax cummin cumlogsumexp"
+RULES: dict[str, Callable[[Step], Rows | list[Rows]]] = {}
+"""The pattern of all outputs, or those of each, by the name of the primitive."""
 
 
 class UnknownPatternError(Exception):
     """A primitive whose pattern is not known, or a J that is dense."""
 
 
-def walk(program: CallersArray, given: Sequence[Rows], known: Sequence[Constant], unknowns: int) -> list[Rows]:
-    """The patterns of a program's outputs, for those of its inputs and the values of inputs that are constants."""
-    jaxpr = program.jaxpr
-    rows: dict[CallersArray, Rows] = dict(zip(jaxpr.invars, given))
-    values: dict[CallersArray, Constant] = dict(zip(jaxpr.invars, known))
-    values |= {var: lambda value=value: np.asarray(value) for var, value in zip(jaxpr.constvars, program.consts)}
-
-    def constant(atom: CallersArray) -> Constant:
-        return (lambda: np.asarray(atom.val)) if isinstance(atom, jex.Literal) else values.get(atom)
-
-    for equation in jaxpr.eqns:
-        step = Step(equation, [None if isinstance(a, jex.Literal) else rows.get(a) for a in equation.invars], unknowns)
-        step.constants = [constant(atom) for atom in equation.invars]
-        if all(part is not None for part in step.constants):
-            values.update(zip(equation.outvars, step.later()))
-            continue
-        for var, found in zip(equation.outvars, step.patterns(), strict=True):
+def walk(program: FlatProgram, unknowns: int) -> Rows:
+    """The pattern of a program's output by its first input."""
+    rows: dict[int, Rows] = {program.inputs[0]: scipy.sparse.eye_array(unknowns, dtype=bool, format="csr")}
+    for operation in program.operations:
+        step = Step(operation, [rows.get(i) for i in operation.arguments], program.constants, unknowns)
+        for i, var, found in zip(operation.results, operation.equation.outvars, step.patterns()):
             if found is not None and found.nnz > MOST_SMALL + MOST_ENTRIES * unknowns:
                 raise UnknownPatternError("J is dense")
-            rows[var] = found if np.issubdtype(var.aval.dtype, np.inexact) else None
-    return [None if isinstance(atom, jex.Literal) else rows.get(atom) for atom in jaxpr.outvars]
+            rows[i] = found if np.issubdtype(var.aval.dtype, np.inexact) else None
+        for i in operation.ended:
+            rows.pop(i, None)
+    return rows.get(program.outputs[0])
 
 
 class Step:
-    """An equation of a program, with the patterns of its arguments."""
+    """An operation of a program, with the patterns of its arguments, and the values of those that are constants."""
 
-    def __init__(self, equation: CallersArray, given: list[Rows], unknowns: int) -> None:
+    def __init__(
+        self, operation: Operation, given: list[Rows], constants: list[HostArray | None], unknowns: int
+    ) -> None:
+        equation = operation.equation
         self.name, self.params, self.given, self.unknowns = equation.primitive.name, equation.params, given, unknowns
-        self.primitive, self.outputs = equation.primitive, equation.outvars
+        self.function, self.outputs = operation.function, equation.outvars
+        self.constants: list[HostArray | None] = [constants[i] for i in operation.arguments]
+        self.is_inexact: list[bool] = [np.issubdtype(atom.aval.dtype, np.inexact) for atom in equation.invars]
         self.shapes: list[tuple[int, ...]] = [atom.aval.shape for atom in equation.invars]
         self.shape: tuple[int, ...] = equation.outvars[0].aval.shape
-        self.constants: list[Constant] = []
 
     def patterns(self) -> list[Rows]:
         """The patterns of the outputs."""
-        inner = next((part for key in INNER if (part := self.params.get(key)) is not None), None)
-        if inner is not None and self.name not in ("while", "scan"):
-            program = inner if hasattr(inner, "consts") else jex.ClosedJaxpr(inner, ())
-            return walk(program, self.given, self.constants, self.unknowns)
         is_smooth = any(np.issubdtype(var.aval.dtype, np.inexact) for var in self.outputs)
         if self.name in FLAT or not is_smooth or all(rows is None for rows in self.given):
             return [None] * len(self.outputs)
         if self.name not in RULES:
             raise UnknownPatternError(f"the pattern of `{self.name}` is not known")
-        return [RULES[self.name](self)] * len(self.outputs)
-
-    def later(self) -> list[Constant]:
-        """The values of outputs that are constants, computed when they are needed."""
-        cache: list[list[HostArray]] = []
-
-        def values() -> list[HostArray]:
-            if not cache:
-                out = self.primitive.bind(*(part() for part in self.constants), **self.params)
-                cache.append([np.asarray(part) for part in (out if self.primitive.multiple_results else [out])])
-            return cache[0]
-
-        return [lambda i=i: values()[i] for i in range(len(self.outputs))]
+        found = RULES[self.name](self)
+        return found if isinstance(found, list) else [found] * len(self.outputs)
 
     def value(self, i: int) -> HostArray:
         """The value of an argument that must be a constant."""
-        if self.constants[i] is None:
+        value = self.constants[i]
+        if value is None:
             raise UnknownPatternError("indices depend on the unknowns")
-        return np.asarray(self.constants[i]())
+        return value
 
-    def window(self, first: int, shape: tuple[int, ...]) -> tuple[slice, ...]:
-        """Slices of that shape, which begin at the arguments from `first` on."""
-        begins = [int(self.value(i)) for i in range(first, len(self.shapes))]
-        return tuple(slice(begin, begin + n) for begin, n in zip(begins, shape))
-
-    def places(self, i: int = 0, after: int = 0) -> HostArray:
-        """Numbers of the entries of an argument, from 1 on, or after those of others; 0 if nothing depends on x."""
-        count = math.prod(self.shapes[i])
-        numbers = np.arange(1, count + 1) + after if self.given[i] is not None else np.zeros(count, int)
-        return numbers.reshape(self.shapes[i]).astype(np.int32)
-
-    def pick(self, places: CallersArray, *arguments: int) -> Rows:
-        """Rows of some arguments, one after the other, at places from 1; none at 0."""
-        counts = (math.prod(self.shapes[i]) for i in arguments)
-        parts = [
-            nothing(n, self.unknowns) if self.given[i] is None else self.given[i] for i, n in zip(arguments, counts)
-        ]
-        rows = parts[0] if len(parts) == 1 else scipy.sparse.vstack(parts, format="csr")
-        return rows_at(rows, np.asarray(places).reshape(-1))
+    def numbers(self, i: int, first: int = 0) -> HostArray:
+        """Numbers of the entries of an argument, in its shape."""
+        return np.arange(first, first + math.prod(self.shapes[i])).reshape(self.shapes[i])
 
     def unite(self, i: int, entries: HostArray, places: HostArray) -> Rows:
         """For each entry of the output the union of the rows of an argument's entries that go there."""
@@ -122,20 +96,16 @@ class Step:
         return scipy.sparse.csr_array((ones, (places.reshape(-1), entries.reshape(-1))), shape) @ self.given[i]
 
 
-def nothing(count: int, unknowns: int) -> Rows:
-    """The pattern of entries that depend on nothing."""
-    return scipy.sparse.csr_array((count, unknowns), dtype=bool)
-
-
-def rows_at(rows: Rows, places: HostArray) -> Rows:
-    """Rows at places from 1; none at 0."""
-    if (places > 0).all():
-        return rows[places - 1]
-    picked = rows[np.maximum(places - 1, 0)]
-    counts = np.diff(picked.indptr)
-    begins = np.concatenate([[0], np.cumsum(np.where(places > 0, counts, 0))])
-    indices = picked.indices[np.repeat(places > 0, counts)]
-    return scipy.sparse.csr_array((np.ones(indices.size, bool), indices, begins), picked.shape)
+def rows_at(rows: Rows, places: HostArray, is_there: HostArray) -> Rows:
+    """Rows at these places, where they are there."""
+    if rows is None:
+        return None
+    if is_there.all():
+        return rows[places]
+    picked = rows[places[is_there]]
+    begins = np.zeros(places.size + 1, picked.indptr.dtype)
+    begins[1:][is_there] = np.diff(picked.indptr)
+    return scipy.sparse.csr_array((picked.data, picked.indices, np.cumsum(begins)), (places.size, rows.shape[1]))
 
 
 def union(*parts: Rows) -> Rows:
@@ -146,5 +116,95 @@ def union(*parts: Rows) -> Rows:
     return total
 
 
-RULES: dict[str, Callable[[Step], Rows]] = {}
-"""The pattern of the output, by the name of the primitive."""
+def rule(names: str) -> Callable[[Callable[[Step], Rows]], Callable[[Step], Rows]]:
+    """Enter a rule for these primitives."""
+
+    def enter(function: Callable[[Step], Rows]) -> Callable[[Step], Rows]:
+        RULES.update(dict.fromkeys(names.split(), function))
+        return function
+
+    return enter
+
+
+@rule(" ".join([ENTRYWISE, *UFUNCS]))
+def entrywise(step: Step) -> Rows:
+    """Arrays are broadcast against each other; a choice by constants takes one case at each entry."""
+    is_choice = step.name == "select_n" and step.constants[0] is not None
+    which = np.broadcast_to(step.value(0), step.shape).reshape(-1) + 1 if is_choice else None
+    parts = []
+    for i, rows in enumerate(step.given):
+        if which is not None or step.shapes[i] != step.shape:
+            places = np.broadcast_to(step.numbers(i), step.shape).reshape(-1)
+            rows = rows_at(rows, places, np.full(places.size, True) if which is None else which == i)
+        parts.append(rows)
+    return union(*parts)
+
+
+@rule(MOVES)
+def move(step: Step) -> list[Rows]:
+    """What moves entries does so with their numbers from 1 on; those of a further argument follow."""
+    counts = [math.prod(shape) * inexact for shape, inexact in zip(step.shapes, step.is_inexact)]
+    first = np.cumsum([1, *counts]).tolist()
+    moved = step.function(*(step.numbers(i, first[i]) if n else step.value(i) for i, n in enumerate(counts)))
+    parts = [np.reshape(part, -1) for part in (moved if len(step.outputs) > 1 else [moved])]
+    return [
+        union(*(rows_at(rows, p - first[i], (p >= first[i]) & (p < first[i + 1])) for i, rows in enumerate(step.given)))
+        for p in parts
+    ]
+
+
+@rule(" ".join(f"scatter-{name} scatter_{name}" for name in UPDATES))
+def scatter_by(step: Step) -> Rows:
+    if step.params["dimension_numbers"].operand_batching_dims:
+        raise UnknownPatternError("updates of many arrays at once")
+    places, new = scatter_places(step.params, step.shapes[0], step.value(1), step.numbers(2))
+    return union(step.given[0], step.unite(2, new, places))
+
+
+@rule(SUMS)
+def reduce(step: Step) -> Rows:
+    kept = [1 if i in step.params["axes"] else n for i, n in enumerate(step.shapes[0])]
+    places = np.broadcast_to(np.arange(math.prod(kept)).reshape(kept), step.shapes[0])
+    return step.unite(0, np.arange(places.size), places)
+
+
+@rule(f"{PREFIXES} sort")
+def along_axis(step: Step) -> Rows:
+    """Entries that depend on all, or all that come before, along an axis."""
+    axis = step.params.get("axis", step.params.get("dimension"))
+    index = np.moveaxis(np.arange(math.prod(step.shape)).reshape(step.shape), axis, -1)
+    n = index.shape[-1]
+    if n * index.size > MOST_SMALL:
+        raise UnknownPatternError("J is dense")
+    later = np.ones((n, n), bool) if step.name == "sort" else np.tri(n, dtype=bool)
+    i, j = np.nonzero(later.T if step.params.get("reverse") else later)
+    return union(*(step.unite(k, index[..., j], index[..., i]) for k in range(len(step.given))))
+
+
+@rule("dot_general")
+def product(step: Step) -> Rows:
+    """Entries (b, i, j) from (b, i, c) and (b, j, c), where the other factor is not a constant zero."""
+    contracted, batch = step.params["dimension_numbers"]
+    values = [np.ones(shape) if value is None else value for shape, value in zip(step.shapes, step.constants)]
+    left, right = (arrange(step.numbers(k), contracted[k], batch[k])[0] for k in (0, 1))
+    there, here = (arrange(values[k] != 0, contracted[k], batch[k])[0] for k in (0, 1))
+    if math.prod(left.shape) * right.shape[1] > MOST_SMALL + MOST_ENTRIES * step.unknowns:
+        raise UnknownPatternError("J is dense")
+    b, i, j, c = np.nonzero(there[:, :, None, :] & here[:, None, :, :])
+    places = (b * left.shape[1] + i) * right.shape[1] + j
+    return union(step.unite(0, left[b, i, c], places), step.unite(1, right[b, j, c], places))
+
+
+def structure_of(program: FlatProgram, unknowns: int, size: int) -> Sparse | None:
+    """One system's pattern of J by the first input of a program, that of all systems; None where J is dense."""
+    try:
+        rows = walk(program, unknowns)
+    except UnknownPatternError:
+        return None
+    whole = Sparse(scipy.sparse.csr_array((unknowns, unknowns)) if rows is None else rows)
+    if size != unknowns:
+        rows, columns = whole.rows, whole.columns
+        if (rows // size != columns // size).any():
+            raise UntraceableError("the systems of the batch depend on one another")
+        whole = Sparse((rows % size, columns % size), unknowns=size)
+    return None if whole.nnz > FULL * size**2 else compressed(whole.indptr, whole.indices)

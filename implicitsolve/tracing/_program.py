@@ -1,16 +1,14 @@
-"""The program that a function written in NumPy is: F, its products and its derivatives by parameters, compiled."""
+"""The program that a function written in NumPy is: F, its products and its derivatives by parameters."""
 
 from __future__ import annotations
 
-import contextlib
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from pathlib import Path
 from types import FunctionType
 
 import jax
-import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
@@ -18,66 +16,65 @@ from implicitsolve._parameters import Parametrized
 from implicitsolve._typing import CallersArray, HostArray, Residual
 from implicitsolve.problem import Problem
 from implicitsolve.tracing._array import Traced, unwrap
+from implicitsolve.tracing._flat import FlatProgram
 from implicitsolve.tracing._functions import UntraceableError, as_value, budget, cast, is_tracer
 from implicitsolve.tracing._names import LIBRARIES, traceable
 
-REPAID = 10_000_000  # numbers in arguments so far, after which a compilation with optimization has paid
-MOST_EQUATIONS = 2000  # of a program: they take about ten seconds to compile
+MOST_OPERATIONS = 2000  # of a function: they take some seconds
 
 
-@contextlib.contextmanager
-def double_precision() -> Generator[None]:
-    """JAX with 64 bits, on the CPU, in this thread and block alone."""
-    with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
-        yield
+Function = Callable[..., CallersArray]
 
 
-Compiled = Callable[..., CallersArray]
+class Derivative:
+    """F(a, b) and its derivative by a: one program gives F and what depends on a and b alone, others the products."""
+
+    def __init__(self, F: Function, a: CallersArray, b: CallersArray) -> None:
+        self.function, self._at = F, a
+        self._ahead: FlatProgram = FlatProgram(lambda a, b: jax.linearize(lambda a: F(a, b), a), a, b)
+        self._value, self._linear = self._ahead.outcome
+
+    @cached_property
+    def _along(self) -> FlatProgram:
+        return FlatProgram(lambda linear, v: linear(v), self._linear, self._at)
+
+    @cached_property
+    def _back(self) -> FlatProgram:
+        return FlatProgram(lambda linear, w: jax.linear_transpose(linear, self._at)(w)[0], self._linear, self._value)
+
+    def linearize(self, a: CallersArray, b: CallersArray) -> list[HostArray]:
+        """F, and what the products take."""
+        return self._ahead(*jax.tree.leaves((a, b)))
+
+    def along(self, known: list[HostArray], V: CallersArray) -> HostArray:
+        """J v for each v along the first axis of V."""
+        return np.stack([self._along(*known, *v)[0] for v in zip(*jax.tree.leaves(V), strict=True)])
+
+    def back(self, known: list[HostArray], w: HostArray) -> CallersArray:
+        """J^H w."""
+        found = self._back(*known, np.conj(w))
+        return jax.tree.unflatten(jax.tree.structure(self._at), map(np.conj, found))
+
+    def jvp(self, a: CallersArray, v: CallersArray, b: CallersArray) -> tuple[HostArray, HostArray]:
+        """F and J v."""
+        value, *known = self.linearize(a, b)
+        return value, self.along(known, jax.tree.map(lambda part: np.asarray(part)[None], v))[0]
 
 
-def _on_host(function: Compiled) -> Compiled:
-    """A compiled function on arrays of NumPy, in which time goes to compiling first and to running later."""
-    first = jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
-    later = jax.jit(function)
-    work = 0
-
-    def call(*args: CallersArray) -> CallersArray:
-        nonlocal work
-        work += sum(np.size(array) for array in jax.tree.leaves(args))
-        with double_precision():
-            return jax.tree.map(np.asarray, (first if work < REPAID else later)(*args))
-
-    return call
-
-
-class Program:
-    """F(x, parameters) as a program of JAX; all a function is compiled when it is first called."""
+class Program(Derivative):
+    """F(x, parameters) and its derivative by x."""
 
     def __init__(self, residual: Residual, x: HostArray, parameters: Mapping[str, HostArray]) -> None:
-        with double_precision(), budget(MOST_EQUATIONS):
-            self.closed: CallersArray = jax.make_jaxpr(partial(_evaluate, _with_names(residual)))(x, dict(parameters))
-        self.equations: int = sum(1 for _ in _equations(self.closed.jaxpr))
-        if self.equations > MOST_EQUATIONS:
-            raise UntraceableError(f"the program has {self.equations} operations, more than {MOST_EQUATIONS}")
-        flat = jax.extend.core.jaxpr_as_fun(self.closed)
+        with budget(MOST_OPERATIONS):
+            self.flat: FlatProgram = FlatProgram(partial(_evaluate, _with_names(residual)), x, dict(parameters))
+        function = self.flat.function
+        super().__init__(lambda x, parameters: function(x, *jax.tree.leaves(parameters))[0], x, parameters)
+        self._parameters = parameters
 
-        def F(x: CallersArray, parameters: CallersArray) -> CallersArray:
-            return flat(x, *jax.tree.leaves(parameters))[0]
-
-        def jvps(x: CallersArray, V: CallersArray, parameters: CallersArray) -> CallersArray:
-            value, product = jax.linearize(lambda x: F(x, parameters), x)
-            return value, jax.vmap(product)(V)
-
-        def vjp(function: CallersArray, at: CallersArray, w: CallersArray) -> CallersArray:
-            return jax.tree.map(jnp.conj, jax.vjp(function, at)[1](jnp.conj(w))[0])
-
-        # F at (x, parameters); F and J v at (x, v, parameters), or for each v of V; J^H w at (x, w, parameters)
-        self.value: Compiled = _on_host(F)
-        self.jvp: Compiled = _on_host(lambda x, v, p: jax.jvp(lambda x: F(x, p), (x,), (v,)))
-        self.jvps: Compiled = _on_host(jvps)
-        self.vjp: Compiled = _on_host(lambda x, w, p: vjp(lambda x: F(x, p), x, w))
-        self.parameter_jvp: Compiled = _on_host(lambda x, d, p: jax.jvp(lambda p: F(x, p), (p,), (d,))[1])
-        self.parameter_vjp: Compiled = _on_host(lambda x, w, p: vjp(lambda p: F(x, p), p, w))
+    @cached_property
+    def by_parameters(self) -> Derivative:
+        """F(parameters, x) and its derivative by the parameters."""
+        return Derivative(lambda parameters, x: self.function(x, parameters), self._parameters, self._at)
 
 
 def _with_names(residual: Residual) -> Callable[[CallersArray, CallersArray], CallersArray]:
@@ -106,15 +103,6 @@ def _evaluate(
 def _layout(value: CallersArray) -> CallersArray:
     layout = np.empty(value.shape, value.dtype)
     return layout if value.ndim else layout[()]
-
-
-def _equations(jaxpr: CallersArray) -> Iterator[CallersArray]:
-    for equation in jaxpr.eqns:
-        yield equation
-        for part in equation.params.values():
-            inner = getattr(part, "jaxpr", None)
-            if inner is not None:
-                yield from _equations(inner if hasattr(inner, "eqns") else inner.jaxpr)
 
 
 def explanation(error: Exception) -> str:

@@ -105,10 +105,12 @@ def test_updates_in_place_are_written_once():
         out = np.zeros((4, 3))
         out[1:] += x[:9].reshape(3, 3)
         out[0][1:] *= 2
+        out.T[1] -= x[:4]
         return out.ravel() + x
 
-    names = [equation.primitive.name for equation in ims.trace(F, np.ones(12)).program.closed.jaxpr.eqns]
-    assert names.count("dynamic_update_slice") == 3  # of which one is of a row, into all
+    traced = ims.trace(F, np.ones(12))
+    names = [operation.equation.primitive.name for operation in traced.program.flat.operations]
+    assert names.count("dynamic_update_slice") + names.count("scatter") <= 5
 
 
 def heat_after(old):
@@ -226,8 +228,7 @@ def test_no_entry_of_J_is_outside_the_pattern(name, rng):
     problem = getattr(planes, name)(7)
     traced = ims.trace(problem.residual, problem.x0)
     x = problem.x0 + rng.uniform(0.1, 1.0, problem.x0.shape)
-    V = np.eye(x.size).reshape(-1, *x.shape)
-    J = traced.program.jvps(x, V, {})[1].reshape(x.size, x.size).T
+    J = np.stack([traced.jvp(x, v.reshape(x.shape)).ravel() for v in np.eye(x.size)], axis=1)
     assert not J[~traced.structure.to_scipy().toarray()].any()
 
 
