@@ -76,12 +76,12 @@ class Auto(PlannedMethod):
       from farther on for a single equation, and `NewtonKrylov`.
     - More unknowns without structure: a search for the sparsity of J, then `SparseNewton` if it finds a pattern.
     - A network's pattern is sought only when `NewtonKrylov` has cost, or will cost, more than the search.
-    - A dense J: `NewtonKrylov`, in a trust region where it fails, preconditioned if its columns repeat by shifts;
-      `Anderson` comes before it where J is near a multiple of I.
+    - A dense J: `NewtonKrylov`, preconditioned if its columns repeat by shifts; `Anderson` comes before it where J is
+      near a multiple of I.
     - Before products are tried again, "auto" for multiples of the unknowns' sizes, if these differ by three orders of
       magnitude at x0 or at the best point.
-    - Up to 100 unknowns without structure both dense methods follow; next to bounds, if sizes differ so much, the first
-      is `DenseNewton` with projected steps.
+    - Up to 100 unknowns without structure both dense methods follow, and `NewtonKrylov` in a trust region comes last;
+      next to bounds, if sizes differ so much, the first is `DenseNewton` with projected steps.
     - Declared blocks: `BlockNewton` where blocks have at most 64 unknowns and an assembly takes at most 64 products, or
       the problem offers `blocks`; up to 128 unknowns `NewtonKrylov` with a lagged `BlockLU`; else products alone.
     - Each stage begins at x0 with the systems on which those before have failed, within one budget of evaluations
@@ -173,7 +173,8 @@ def _for_patterns(context: SolveContext, x0: Array, rest: list[Stage]) -> Sequen
         return []
     bisection: Literal["late", False] = "late" if context.evaluator.size >= SMALLEST_GRAPH else False
     stages = _by_blocks(SparseNewton(bisection=bisection).stages(context, x0))
-    return [*_by_units(stages, context, x0), *rest]
+    *stages, in_trust_region = _by_units(stages, context, x0)
+    return [*stages, *rest, in_trust_region]
 
 
 def _for_blocks(context: SolveContext, x0: Array) -> Sequence[Stage]:
