@@ -93,6 +93,14 @@ def _walks(stored: dict[str, Any]) -> Expected:
             _above(mean(inn), mean(lstm)),
             *more,
         )
+    others = {(row["rate"], row["clip"], row["scale"]): row for row in stored["walks"]["searches"]["blstm"]["tried"]}
+    for row in stored["walks"]["searches"]["inn"]["tried"]:
+        names = row["rate"], row["clip"], row["scale"]
+        cells = row["validation error"], row["products per batch"], others[names]["validation error"]
+        yield _row("Searched alike", " | ".join(map(str, names)), *cells)
+    for row in stored["walks_sizes"]["runs"]:
+        cells = row["parameters"], row["test error"]["value"], row["epochs"][-1]["seconds"]
+        yield _row("Searched alike", f"LSTM, 2 × {row['model'].partition(':')[2]}", *cells)
     trained = {s: _of(work, weights="trained", solver=s, against="n") for s in ("published", "default")}
     section = "Work against length and bias"
     for n in stored["walks_work"]["settings"]["lengths"]:
@@ -116,6 +124,8 @@ def _walks(stored: dict[str, Any]) -> Expected:
         yield _row(section, str(b), *cells)
     yield "", r"lengths below \(n\^#;", [_slope([(r["n"], r["forward seconds"]) for r in trained["published"]])]
     yield "", r"positions, grow as n\^#\)", [_slope([(r["n"], r["products"]) for r in trained["published"]])]
+    yield from _penalty(stored)
+    yield from _asynchronous(stored)
     for row in stored["recorded_walks"]["rows"]:
         pairs = ((row[key], _above(row[key], row["bayes"])) for key in ("inn", "lstm", "large"))
         cells = [value for pair in pairs for value in pair]
@@ -124,6 +134,36 @@ def _walks(stored: dict[str, Any]) -> Expected:
     for row in paper["walks"]:
         floors = (r["floor"]["value"] for r in _of(stored["walks_floors"]["rows"], bias=row["bias"]))
         yield _row("Comparison with the paper", str(row["bias"]), row["inn"], row["blstm"], *floors)
+
+
+def _penalty(stored: dict[str, Any]) -> Expected:
+    runs, section = stored["walks_penalty"]["runs"], "A penalty on the Jacobian"
+    for row in runs:
+        error = row["test error"]
+        cells = error["value"], error["standard_error"], row["products per batch"], row["epochs"][-1]["seconds"]
+        yield _row(section, str(row["penalty"]), *cells)
+    first, last = ([row[key] for key in ("products per batch", "test error")] for row in (runs[0], runs[-1]))
+    error = _above(last[1]["value"], first[1]["value"])
+    yield section, "products fall to # of those without, and the error grows by # %", [last[0] / first[0], error]
+
+
+def _asynchronous(stored: dict[str, Any]) -> Expected:
+    data, section = stored["asynchronous"], "A batch that stays full while weights change"
+    names = {"separate": "batch by batch", "drained": "streams that end", "full": "streams that stay full"}
+    batch, means = data["settings"]["batch"], {}
+    for way, name in names.items():
+        rows = _of(data["runs"], way=way)
+        means[way] = {key: mean(row[key] for row in rows) for key in ("walks", "updates", "calls", "width", "seconds")}
+        means[way]["work"] = mean(row["width"] * batch * row["calls"] / row["walks"] for row in rows)
+        means[way]["error"] = mean(_errors(rows))
+        of, stale = means[way], [row["staleness"] for row in rows]
+        cells = of["walks"], [row["updates"] for row in rows], of["calls"], of["width"] * batch, of["work"]
+        staleness = mean(one["mean"] for one in stale), max(one["most"] for one in stale)
+        yield _row(section, name, _errors(rows), *cells, *staleness, of["seconds"])
+    full, ended = means["full"], means["drained"]
+    yield section, "takes # times the evaluations", [full["work"] / ended["work"]]
+    pattern = "gives # times the updates of streams that end, and an error that is # % from theirs"
+    yield section, pattern, [full["updates"] / ended["updates"], _above(full["error"], ended["error"])]
 
 
 def _documents(stored: dict[str, Any]) -> Expected:
@@ -150,6 +190,10 @@ def _documents(stored: dict[str, Any]) -> Expected:
         "bidirectional LSTM is # above the implicit GRU",
         [mean(accuracies["blstm"]) - mean(accuracies["implicit-gru"])],
     )
+
+    for row in stored["recorded_sentiment"]["rows"]:
+        work = [] if row["products"] is None else [row["products"], row["unsolved"]]
+        yield _row("Generated texts", f"{row['layer']} | {row['states']}", *row["accuracies"], row["seconds"], *work)
 
 
 def _tagging(stored: dict[str, Any]) -> Expected:
@@ -222,6 +266,13 @@ def _language(stored: dict[str, Any]) -> Expected:
         yield _row(
             "Chosen on one part, reported on another", f"{names[form]}{rho or ''}", perplexities, len(perplexities)
         )
+    for n, perplexity in small["n-grams"].items():
+        yield _row("", f"{n}-gram Kneser–Ney", perplexity)
+    for row, name in zip(
+        stored["language_time"]["rows"], ("full gradients", "skipped gradients", "BPTT", "truncated BPTT")
+    ):
+        took = 1000.0 * row["seconds per word"], row["hours of training"]
+        yield "", rf"\n\| {name}[^|]*\| # \| # \|\n", list(took)
     cases = (("full", 5), ("skipped", 5), ("tbptt", 0), ("lstm", 0))
     pattern = "full gradients is at # %, with skipped gradients at # %, truncated BPTT at # % and the LSTM at # %"
     yield "", pattern, [_above(means[case], means["bptt", 0]) for case in cases]
