@@ -313,11 +313,29 @@ def _switch(stored: dict[str, Any]) -> Expected:
         yield "", f'"{row["word"]}" has #', [row["mean of 1 - 2 s"]]
 
 
+def _truncated(stored: dict[str, Any]) -> Expected:
+    rows = {name: row["epochs"] for name, row in stored["truncated"]["rows"].items()}
+    labels = {"chosen by root": "chosen by `root`", "Newton-Krylov": "Newton–Krylov, GMRES backward"}
+    for name, epochs in rows.items():
+        last, accuracies = epochs[-1], [100.0 * epoch["dev_accuracy"] for epoch in epochs]
+        work = last["products_per_batch"], last["adjoint_products_per_batch"]
+        unsolved = ", ".join(str(epoch["unsolved"]) for epoch in epochs)
+        seconds = sum(epoch["cpu_seconds"] for epoch in epochs)
+        yield _row("Measured", labels.get(name, name), *accuracies, seconds, *work, unsolved, last["unsolved_adjoint"])
+    products = sorted(rows[f"P_{n}"][-1]["products_per_batch"] for n in (0, 1, 3))
+    yield "", "P_n take # to #", [products[0], products[-1]]
+    lost = rows["chosen by root"][-1]["dev_accuracy"] - rows["P_0"][-1]["dev_accuracy"]
+    yield "", "is # % below the method that `root` chooses", [100.0 * lost]
+    met = [rows[name][-1]["sentences"] - rows[name][-1]["unsolved_adjoint"] for name in ("P_3", "P_1")]
+    yield "", "with P_3 # and with P_1 # of the sentences", met
+
+
 AUDITS: dict[str, Callable[[dict[str, Any]], Expected]] = {
     "language": _language,
     "lengths": _lengths,
     "sentiment": _documents,
     "switch": _switch,
     "tagging": _tagging,
+    "truncated": _truncated,
     "walks": _walks,
 }
