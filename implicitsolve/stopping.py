@@ -111,7 +111,9 @@ class NonlinearStop(ChecksKeywords):
     without factors predict the length of c by how much the last steps changed ||F||; up to 20 unknowns a dense J
     confirms it. Where F is rounding error, which one evaluation shows, and x no longer improves, x is accepted if the
     last Newton step was at most 1e-5 of it and J is regular; its error is derived from that step. A system is not
-    accepted where F vanishes only as x moves on by steps that do not become shorter (`Status.AT_INFINITY`).
+    accepted where F vanishes only as x moves on by steps that do not become shorter (`Status.AT_INFINITY`). Far
+    from x0, where F may vanish since it is flat, the inverse H of J at hand has to agree with F: with t = eps^(1/4),
+    ``abs(H @ (F((1 + t) * x) - F(x)) - t * x) <= t * abs(x) / 2``, which takes an evaluation. If not, J is assembled.
 
     Systems that still run at a limit end as EVALUATION_LIMIT or TIME_LIMIT, at the best of their points.
 

@@ -120,7 +120,7 @@ def near_reciprocals(size: ArrayT, xp: Any = None) -> ArrayT:
     """Powers of 2, which round nothing, nearest to 1 / size; 1 where that is 0 (an empty row of a singular matrix)."""
     xp = array_namespace(size) if xp is None else xp
     mantissa, exponents = xp.frexp(size)
-    return xp.ldexp(mantissa**0, -exponents)
+    return xp.ldexp(mantissa**0, -xp.maximum(exponents, math.frexp(smallest_normal(xp, size.dtype))[1]))
 
 
 FOREIGN = {"dask": "x.compute(), a NumPy array", "sparse": "x.todense(), a NumPy array"}  # lazy, or without storage

@@ -14,7 +14,8 @@ is short, and those before it were not.
 Some x are not accurate, however small the prediction. After a step that has enlarged ||F||, two have to reduce it.
 Where x is 10^3 times as large as x0 and the first step, F may vanish at infinity alone, so that two steps in succession
 have to be at most half as long as the one before. And steps that lead away from where they began without becoming
-shorter are no approach to a root.
+shorter are no approach to a root. Where an unknown has moved by more than its own size, F may vanish, or agree with a J
+of x0, since it is flat there: F has to change from x to (1 + t) x as that J predicts.
 
 A rule is written once, for numbers (`Progress`) and for the systems of a batch (`BatchProgress`).
 
@@ -26,12 +27,14 @@ References
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._arrays.namespace import array_namespace, near_reciprocals
+from implicitsolve._arrays.host import to_host
+from implicitsolve._arrays.namespace import array_namespace, eps, near_reciprocals
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators._wrappers import SystemArrays
@@ -45,8 +48,8 @@ FAR = 1e3  # times x0 and the first step: beyond it x is accurate after two cont
 FARTHEST = 1e6  # times ||x||: a step that is longer tells nothing of J where it leads
 NEAR = 1e-5  # relative error, as predicted by the contraction of F, up to which the correction is computed
 FALLEN = 0.5  # part of ||F|| left by a step, above which no correction below that of this contraction is believed
-MOVED = 4.0  # times the size of x where J was assembled: farther from there J is compared with a change of F
-CONFIRMED = 0.1  # part of that change by which J may miss it
+MOVED = 1.0  # times the size of an unknown at x0: farther from there J is compared with a change of F
+CONFIRMED = 0.5  # part of the way by which an inverse may miss it: the error is at most twice the correction then
 MODEL = 1e-3  # of that prediction: a model of J that has learned from steps predicts no smaller correction
 NEGLIGIBLE = 1e-8  # of the largest unknown, and of x0 or the first step: what errors are relative to at least
 SAME = 1e-3  # of the largest unknown, from which on another one has its unit
@@ -97,21 +100,24 @@ def scales(units: Array, x: Array, before: Array, reference: Array, xp: Any = np
     return xp.maximum(xp.maximum(own, near_zero), NEGLIGIBLE * reference)
 
 
-def is_far_from(anchor: HostArray, x: HostArray) -> HostArray:
-    """Where x (b, N) is so far from where J was assembled, but for 0, that J has to be confirmed by a measurement."""
-    size = np.abs(anchor).max(axis=1)
-    return (size > 0) & (np.abs(x - anchor).max(axis=1) > MOVED * size)
-
-
-def agrees(evaluator: Evaluator, x: HostArray, F: HostArray, J: HostArray, scale: HostArray) -> HostArray:
-    """Where J d agrees with the change of F along a direction d of all unknowns (b, N); an evaluation."""
-    signs = 1.0 - 2.0 * (np.arange(x.shape[1]) % 2)
-    ahead = x + float(np.finfo(x.dtype).eps) ** 0.5 * scale * signs.astype(x.dtype)
+def is_far_from(start: Array, x: Array, scale: Array) -> Any:
+    """Where an unknown of x (b, N) is so far from where a solve, or a step, began that J has to be confirmed."""
     with np.errstate(all="ignore"):
-        rows = 1 / np.where(np.abs(J).max(axis=2) > 0, np.abs(J).max(axis=2), 1.0)
-        change = (evaluator.residual(ahead, keep=False) - F) * rows
-        expected = np.einsum("bij,bj->bi", J, ahead - x) * rows
-        return np.abs(change - expected).max(axis=1) <= CONFIRMED * np.abs(change).max(axis=1)
+        xp, moved = array_namespace(x), abs(x - start)
+        return to_host(xp.any((moved > MOVED * abs(start)) & (moved > 0.5 * scale), axis=1))
+
+
+def agrees(
+    evaluator: Evaluator, x: Array, F: Array, inverse: Callable[[Array], Array], scale: Array, unseen: Any = 0.0
+) -> HostArray:
+    """Where F changes from x (b, N) to (1 + t) x by what an inverse of J predicts; an evaluation."""
+    xp = array_namespace(x)
+    part = eps(xp, x.dtype) ** 0.25  # t: rounding of differences may be multiplied by a large J^-1
+    with np.errstate(all="ignore"):
+        ahead = evaluator.moved(x, part * x)
+        moved = ahead - x  # first: `residual` may change its argument
+        found = inverse(evaluator.residual(ahead, keep=False) - F) + part * unseen
+        return to_host(xp.all(abs(found - moved) <= CONFIRMED * part * scale, axis=1))
 
 
 def next_length(error: Any, step: Any) -> Any:
@@ -134,6 +140,12 @@ def known_scales(units: HostArray | None, x: Array, before: Array, reference: Ar
     return plain_scales(x, before, reference) if units is None else scales(units, x, before, reference)
 
 
+def component_scales(x: Array, before: Array, reference: Array, k: int) -> Array:
+    """`plain_scales` of k components that share their units, for each unknown; (b, k) or (b, N) in `reference`."""
+    scale = plain_scales(*(component_sizes(v, k) for v in (x, before)), component_sizes(reference, k))
+    return array_namespace(x).tile(scale, (1, x.shape[1] // k))
+
+
 def component_sizes(v: Array, k: int) -> Array:
     """Largest magnitudes over all blocks of the k components of v (b, N), which share their units: (b, k)."""
     xp = array_namespace(v)
@@ -150,6 +162,7 @@ class Progress:
     """What is known of the error of one system's x, in numbers."""
 
     error: Any = math.inf  # of x, relative to x
+    doubted: Any = False  # whether F does not change at x as the inverse at hand predicts
     direction: Any = math.inf  # length of the last Newton step, or correction, at x, relative to x
     size: Any = 0.0  # of x
     step: Any = math.inf  # length of the last accepted step
@@ -187,7 +200,7 @@ class Progress:
         if self.has_any(is_first):
             self.reference = where(is_first, larger(self.size, step), self.reference)
             self.first_norm = where(is_first, norm_before, self.first_norm)
-        self.steps = self.steps + 1
+        self.steps, self.doubted = self.steps + 1, step < 0
         self.contractions = (self.contractions + 1) * (step <= 0.5 * self.step)
         self.falls = (self.falls + 1) * (norm < norm_before)
         self.left = self.ratio(norm, norm_before)
@@ -240,7 +253,7 @@ class Progress:
         """Whether x is accurate up to `limit` where F is rounding error: no long step has left F as it was."""
         is_near = (self.reference == 0) | (self.size <= FAR * self.reference)
         is_determined = (self.steps == 0) | (self.left <= FALLEN) | (self.step <= limit * self.size)
-        return (self.direction <= limit) & is_near & is_determined
+        return self.where(self.doubted, False, (self.direction <= limit) & is_near & is_determined)
 
 
 @dataclass

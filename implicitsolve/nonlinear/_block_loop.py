@@ -19,7 +19,7 @@ from implicitsolve.globalize._searches import kept_part
 from implicitsolve.kernels._norms import Norms, norm_max
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, MOVED, Lengths, component_sizes, known_scales, units_of
+from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, Lengths, component_sizes, known_scales, units_of
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES, BroydenInverse
 from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._convergence import LINE_SEARCH_FAILED, NONFINITE, RUNNING, SINGULAR, STAGNATED
@@ -52,9 +52,6 @@ class BlockState(LoopState):
     solved: Array | None  # -H F at x by the factors alone, where it is known
     reference: Array  # the larger of x0 and the first step, (b, k) for k components
     units: HostArray | None  # of the components, where J shows them
-    anchor: HostArray  # size of x where J was assembled, and the way since
-    way: HostArray
-    is_distrusted: HostArray  # whether J was assembled too far from x to end the solve
 
 
 def component_count(evaluator: Evaluator) -> int:
@@ -99,9 +96,6 @@ class BlockLoop(IterationLoop[BlockState]):
             solved=None,
             reference=component_sizes(0 * state.x, self.components),
             units=np.ones((size, self.components)) if is_shown(state.x, self.components) else None,
-            anchor=state.progress.size,
-            way=np.zeros(size),
-            is_distrusted=np.zeros(size, dtype=bool),
         )
 
     def _keep(self, memory: SolveMemory) -> None:
@@ -113,6 +107,7 @@ class BlockLoop(IterationLoop[BlockState]):
             self.state.solved = None
             self._factorize(fresh)
         direction, x = self._trial()
+        self.lost = self._confirm(np.flatnonzero(fresh & self.state.progress.doubted))
         measured = Norms(self.evaluator.residual(x), direction, x)
         norms = measured.two(0)
         return {"step_length": self._take(measured, norms, fresh, is_last), "factorized": fresh}
@@ -162,8 +157,6 @@ class BlockLoop(IterationLoop[BlockState]):
         if is_first.any():
             first = xp.maximum(sizes_of(state.x - moved), sizes_of(moved))
             state.reference = xp.where(from_host(is_first, moved)[:, None], first, state.reference)
-        state.way = state.way + steps
-        state.is_distrusted[:] = False
         if is_near.any():
             with np.errstate(all="ignore"):
                 scale = known_scales(state.units, sizes_of(state.x), sizes_of(state.x - moved), state.reference)
@@ -174,14 +167,19 @@ class BlockLoop(IterationLoop[BlockState]):
                 least = np.where(theta > FALLEN, 1.0, np.where(state.is_stale, 0.0, MODEL))
                 length, step = (norm_max(sizes_of(v) / scale) for v in (solved, moved))
                 length = np.maximum(length, least * theta * step)
-                if self.stop.judges_x and state.x.shape[1] <= MOST_UNKNOWNS:
-                    is_far = (state.anchor > 0) & (state.way > MOVED * state.anchor)
-                    state.is_distrusted = is_near & ~state.is_stale & (length <= self.xtol) & is_far
-                is_known = np.isfinite(length) & ~state.is_distrusted
+                if self.stop.judges_x:
+                    self._confirm(np.flatnonzero(is_near & (length <= self.xtol)), state.x - moved)
+                is_known = np.isfinite(length) & ~state.progress.doubted
                 lengths = np.where(is_near, np.where(is_known, length, np.inf), lengths)
                 steps, before = np.where(is_near, step, steps), np.where(is_near, 1.0, before)
                 sizes = np.where(is_near, 1.0, sizes)
         return lengths, steps, before, sizes
+
+    def _inverse(self, rows: Indices, v: Array) -> Array:
+        z = array_namespace(v).zeros_like(self.state.x)
+        scatter(z, rows, -v)
+        z = self.state.inverse.negative(z)
+        return gather(self.state.updates.corrected(z) if self.method.reuse == "broyden" else z, rows)
 
     def _failures(self, found: SearchResult, direction: Array, fresh: HostArray, previous: HostArray) -> HostArray:
         """Status of systems whose step with a new J was rejected or reached rounding error."""
@@ -191,6 +189,7 @@ class BlockLoop(IterationLoop[BlockState]):
             failed[lost] = np.where(found.finite, LINE_SEARCH_FAILED, NONFINITE)[lost]
             failed[lost & ~np.isfinite(norm_max(direction))] = SINGULAR
             failed[lost & self.state.is_exhausted] = STAGNATED
+        failed[self.lost] = SINGULAR
         idle = np.flatnonzero(fresh & (found.length == 1.0) & ~has_halved(found.norms, previous))
         if idle.size:
             failed[idle[self._is_rounding(idle)]] = STAGNATED
@@ -199,8 +198,6 @@ class BlockLoop(IterationLoop[BlockState]):
     def _factorize(self, fresh: HostArray) -> None:
         """Assemble and factorize J of some systems."""
         self.state.updates.reset(fresh)
-        self.state.anchor = np.where(fresh, self.state.progress.size, self.state.anchor)
-        self.state.way = np.where(fresh, 0.0, self.state.way)
         self.descents = []
         rows = np.flatnonzero(fresh)
         for _ in range(MAX_ASSEMBLIES):
@@ -230,7 +227,7 @@ class BlockLoop(IterationLoop[BlockState]):
         """Accept full steps that reduce ||F||; of the others, search where J is new, reject where it is stale."""
         x, F, norms = self.state.x, self.state.F, self.state.norms
         with np.errstate(invalid="ignore"):
-            found.accepted = found.norms <= largest_ratio(fresh) * norms
+            found.accepted = (found.norms <= largest_ratio(fresh) * norms) & (fresh | (norms > 0))
         if found.accepted.all():
             return found
         rejected = np.flatnonzero(~found.accepted)
@@ -293,7 +290,7 @@ class BlockLoop(IterationLoop[BlockState]):
         previous = np.where(self.state.age > 2, self.state.rate, rate)
         fast = is_fast(rate, previous, slowest_rate(self.assembler.cost))
         self.state.rate = rate
-        self.state.is_stale = ~fast | ~accepted | (self.state.age >= MAX_AGE) | self.state.is_distrusted
+        self.state.is_stale = ~fast | ~accepted | (self.state.age >= MAX_AGE) | self.state.progress.doubted
         if self.method.reuse == "none":
             self.state.is_stale[:] = True
         self.state.updates.forget(int(self.state.age.max()))

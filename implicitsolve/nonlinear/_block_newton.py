@@ -18,10 +18,9 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
-from implicitsolve.nonlinear._accuracy import MOVED, Lengths, component_sizes, known_scales, sparse_units, units_of
+from implicitsolve.nonlinear._accuracy import Lengths, component_sizes, known_scales, sparse_units, units_of
 from implicitsolve.nonlinear._block_loop import FAR, BlockLoop, component_count, is_shown
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES, WholeSteps
-from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._convergence import (
     CONVERGED,
     LINE_SEARCH_FAILED,
@@ -31,7 +30,7 @@ from implicitsolve.nonlinear._convergence import (
     STAGNATED,
 )
 from implicitsolve.nonlinear._loop import WHOLE
-from implicitsolve.nonlinear._one_system import FACTORED, REUSED, ROW, OneInvertedSystem
+from implicitsolve.nonlinear._one_system import FACTORED, NO_STEP, REUSED, ROW, OneInvertedSystem
 from implicitsolve.nonlinear._state import JacobianAssembler, Solution, SolveContext, is_rounding
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._lagged import BatchedInverse
@@ -53,9 +52,7 @@ class OneFactoredSystem(OneInvertedSystem):
         self.inverse = BatchedInverse() if known is None else copy.copy(known)
         self.is_stale, self.age, self.rate = known is None, 0, 1.0
         self.updates = WholeSteps()
-        self.anchor, self.way = self.progress.size, 0.0  # size of x where J was assembled, and the way since
         self.predicted: Any = None
-        self.is_distrusted = False  # whether J was assembled too far from here to end the solve
         self.units: HostArray | None = None  # of the components, where J shows them
         self.differences: OneSystemDifferences | None = None
         if isinstance(self.factor, BlockLU) and isinstance(self.assembler, Assembler):
@@ -80,6 +77,10 @@ class OneFactoredSystem(OneInvertedSystem):
     def _step(self) -> dict[str, HostArray]:
         is_fresh, previous = self.is_stale, self.norm
         direction, square, *point = self._trial()
+        self.direction = direction
+        if is_fresh and self.progress.doubted and not self._confirm(always=True):
+            self.status = SINGULAR
+            return {"step_length": NO_STEP, "factorized": FACTORED}
         if is_fresh:
             self._note_direction(direction, square)
         x, F, norm, length, failed = self._search_along(direction, *point)
@@ -90,7 +91,7 @@ class OneFactoredSystem(OneInvertedSystem):
         if is_slow and length == 1 and self._is_rounding():
             failed = STAGNATED
         self._update_status(moved, is_slow=is_slow, failed=failed)
-        self._age(is_fresh, norm / previous if length else math.inf)
+        self._age(is_fresh, self.progress.ratio(norm, previous) if length else math.inf)
         if not self.is_stale:
             self.updates.step(moved, direction, length, square)
         lengths = WHOLE if length == 1 else np.asarray([length])
@@ -112,7 +113,7 @@ class OneFactoredSystem(OneInvertedSystem):
                 direction = self.updates.corrected(direction)
             square, x = float(direction.dot(direction)), self.x + direction
         if not (math.isfinite(square) or np.isfinite(x).all()):  # no function is called there
-            return direction, square, self.x, self.F, self.norm
+            return direction, square, self.x, self.F, math.inf
         F = self.evaluator.residual_of_one(x)
         return direction, square, x, F, self._norm(F)
 
@@ -131,11 +132,7 @@ class OneFactoredSystem(OneInvertedSystem):
         with np.errstate(all="ignore"):
             z = self.inverse.negative(self.F[None])[0]
             self.predicted = self.F, z
-            return self.updates.corrected(z.copy()) if self.method.reuse == "broyden" else z
-
-    def _prediction(self, moved: HostArray, step: float, before: float, size: float) -> Lengths:
-        self.way += step
-        return super()._prediction(moved, step, before, size)
+            return self._updated(z.copy())
 
     def _lengths(self, correction: HostArray, moved: HostArray, step: float, before: float, size: float) -> Lengths:
         points = self.x, self.previous_x, self.reference, correction, moved
@@ -143,11 +140,17 @@ class OneFactoredSystem(OneInvertedSystem):
             x, last, first, *vectors = (component_sizes(v[None], self.components) for v in points)  # type: ignore[index]
             scale = known_scales(self.units, x, last, first)
             length, step = (float((v / scale).max()) for v in vectors)
-        is_small = self.x.size <= MOST_UNKNOWNS  # where another J is cheap
-        has_ended = is_small and self.judges_x and not self.is_stale and length <= self.xtol
-        self.is_distrusted = has_ended and 0 < MOVED * self.anchor < self.way
-        known = math.isfinite(length) and not self.is_distrusted
-        return length if known else math.inf, step, 1.0, 1.0
+        is_known = math.isfinite(length) and (
+            not (self.judges_x and length <= self.xtol) or self._confirm(always=False)
+        )
+        return length if is_known else math.inf, step, 1.0, 1.0
+
+    def _inverse(self, v: HostArray) -> HostArray:
+        return self._updated(self.inverse.negative(-v)[0])[None]
+
+    def _updated(self, z: HostArray) -> HostArray:
+        """H v for the inverse H of the last direction, given z = H v by the factors alone, which is overwritten."""
+        return self.updates.corrected(z, self.direction) if self.method.reuse == "broyden" else z
 
     def _search_along(
         self, direction: HostArray, x: HostArray, F: HostArray, norm: float
@@ -169,13 +172,11 @@ class OneFactoredSystem(OneInvertedSystem):
         """Decide whether the next step factors J again, after one that has multiplied ||F|| by `rate`."""
         self.age = 1 if is_fresh else self.age + 1
         is_kept = is_fast(rate, self.rate if self.age > 2 else rate, self.slowest) and self.age < MAX_AGE
-        self.is_stale, self.rate = not is_kept or self.is_distrusted or self.method.reuse == "none", rate
-        self.is_distrusted = False
+        self.is_stale, self.rate = not is_kept or self.progress.doubted or self.method.reuse == "none", rate
 
     def _factorize(self) -> HostArray | None:
         """Assemble and factorize J; return -J^-1 F where the check of the assembly has computed it."""
         self.updates.reset()
-        self.anchor, self.way = self._norm(self.x), 0.0
         direction: Any = None
         for _ in range(MAX_ASSEMBLIES):
             self.inverse.parts = []  # its memory first

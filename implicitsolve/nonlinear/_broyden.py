@@ -140,12 +140,15 @@ class WholeSteps:
         self.squares: list[float] = []  # s^T s of each
         self.general: BroydenInverse | None = None  # once a step was not whole
 
-    def corrected(self, z: HostArray) -> HostArray:
-        """Direction at the newest iterate, given z = -H F for the factorized J, which is overwritten."""
+    def corrected(self, z: HostArray, direction: HostArray | None = None) -> HostArray:
+        """Direction at the newest iterate, given z = -H F for the factorized J, which is overwritten.
+
+        With the direction that H has led to last, any z = -H v by the factors becomes that by the same H.
+        """
         if self.general is not None:
             return self.general.corrected(z[None])[0]
         growth, axpy, dot = 1.0, AXPY[z.dtype.char], DOT[z.dtype.char]
-        for s, square, following in zip_longest(self.steps, self.squares, self.steps[1:]):
+        for s, square, following in zip(self.steps, self.squares, [*self.steps[1:], direction]):
             gain = dot(s, z) / square
             if following is not None:
                 axpy(following, z, a=gain)

@@ -10,7 +10,7 @@ from implicitsolve._typing import HostArray, Indices
 from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._accuracy import FADED, LIMITED, plain_scales, scales, units_of
+from implicitsolve.nonlinear._accuracy import FADED, LIMITED, agrees, is_far_from, plain_scales, scales, units_of
 from implicitsolve.nonlinear._state import Solution, is_rounding
 from implicitsolve.status import Status
 from implicitsolve.structure import BlockBanded
@@ -19,7 +19,6 @@ MOST_UNKNOWNS = 20  # for which J is worth its evaluations
 MOST_DOUBTFUL, LARGER = 200, 2.0  # ... where x is so many times as large as x0
 CONTRACTED = 0.25  # part of a correction that the next one by the same J may have
 MISSED = 0.1  # part of F that J does not reach, above which F has no root near x
-FAR = 10.0  # times x0, where F may vanish at infinity alone
 
 
 def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: float) -> None:
@@ -40,14 +39,13 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
     if unknowns > MOST_UNKNOWNS:
         rows = rows[(size / LARGER > first) & (first > 0) & (unknowns <= tally.counts().evaluations)]
     else:
-        rows = rows[(solution.norm[rows] > 0) | (size / FAR > first)]
+        rows = rows[(solution.norm[rows] > 0) | (size / LARGER > first)]
     problem = evaluator.problem
     if not rows.size or problem.blocks is not None or problem.fixed_point or tally.is_spent():
         return
     part = evaluator.take(rows, x)
-    reference = np.maximum(np.abs(solution.start[rows]), np.abs(x[rows] - solution.start[rows]))
     try:
-        errors = tally.enforced(certified_errors, part, x[rows], solution.F[rows], reference, limit)
+        errors = tally.enforced(certified_errors, part, x[rows], solution.F[rows], solution.start[rows], limit)
     except LimitReached:
         return
     is_right = errors <= max(LIMITED, limit)
@@ -55,12 +53,13 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
     solution.status[rows[~is_right]] = Status.STAGNATED
 
 
-def certified_errors(evaluator: Evaluator, x: HostArray, F: HostArray, reference: HostArray, limit: float) -> HostArray:
+def certified_errors(evaluator: Evaluator, x: HostArray, F: HostArray, start: HostArray, limit: float) -> HostArray:
     """Estimated errors of x (b, N), relative to x, by J there, infinite where F is not in its range; N evaluations."""
     dense = BlockBanded(0, 0, block_size=x.shape[1])
     unit = float(np.finfo(x.dtype).eps)
     J = Assembler(evaluator, unit**0.5, certifies=False, structure=dense).assemble(evaluator, x, F).blocks[:, 0, 0]
     with np.errstate(all="ignore"):
+        reference = np.maximum(np.abs(start), np.abs(x - start))
         scale = np.minimum(scales(units_of(J), x, x, reference), plain_scales(x, x, reference))
         rows = near_reciprocals(np.abs(J).max(axis=2))
         columns = near_reciprocals(np.abs(J * rows[:, :, None]).max(axis=1))
@@ -78,6 +77,9 @@ def certified_errors(evaluator: Evaluator, x: HostArray, F: HostArray, reference
             doubtful &= ~(np.abs(ahead * columns / scale).max(axis=1) <= CONTRACTED * errors)
         if doubtful.any():
             is_singular |= doubtful & ~is_rounding(evaluator, x, F)
+        if is_far_from(start, x, scale).any():  # lengths of differences may have been chosen so that F changes
+            unseen = x - least_squares(A, np.einsum("bij,bj->bi", J, x) * rows) * columns  # where J is singular
+            is_singular |= ~agrees(evaluator, x, F, lambda v: least_squares(A, v * rows) * columns, scale, unseen)
     return np.where(is_singular, np.inf, errors)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +20,10 @@ from implicitsolve.nonlinear._accuracy import (
     WORSE,
     Lengths,
     Progress,
+    agrees,
+    component_scales,
     is_below_range,
+    is_far_from,
     next_length,
     plain_scales,
 )
@@ -59,6 +63,7 @@ class OneConvergence:
     smallest: float
     xtol: float
     reference: HostArray | None
+    components: int  # that share their units
     is_singular: bool = False  # whether J, where it is at hand, does not determine x
 
     def _norm(self, v: HostArray) -> float:
@@ -84,7 +89,8 @@ class OneConvergence:
 
     def _holds(self, moved: HostArray | None, size: float) -> bool:
         """Whether the stopping rule holds at x, of that size, or F is too small to be represented."""
-        if self.norm == 0 or (self.norm <= self.smallest and is_below_range(self.norm, size, self.unit, self.smallest)):
+        is_tiny = self.norm <= self.smallest and not self.progress.doubted
+        if is_tiny and (self.norm == 0 or is_below_range(self.norm, size, self.unit, self.smallest)):
             return True
         is_low = self.norm <= self.start_norm and float(self.measure[0]) <= WORSE * self.best_measure
         if self.judges_x and not (is_low and self.progress.error <= self.xtol):
@@ -143,6 +149,19 @@ class OneConvergence:
         if may_settle and bool(is_rounding(self.evaluator, self.x[None], self.F[None])[0]):
             self.status, progress.error = CONVERGED, 2 * progress.direction + self.unit
 
+    def _confirm(self, *, always: bool) -> bool:
+        """Whether the inverse holds at x: noted by an evaluation where x is far from x0, or `always`."""
+        x, before, reference = self.x[None], self.previous_x[None], self.reference[None]  # type: ignore[index]
+        scale = component_scales(x, before, reference, self.components)
+        anchor = before if x.size == 1 else self.solution.start  # of one unknown J is a secant
+        if always or is_far_from(anchor, x, scale)[0]:
+            self.progress.doubted = not agrees(self.evaluator, x, self.F[None], self._inverse, scale)[0]
+        return not self.progress.doubted
+
+    def _inverse(self, v: HostArray) -> HostArray:
+        """The inverse at hand times v (1, N)."""
+        raise NotImplementedError
+
 
 class BatchConvergence:
     """What `IterationLoop` decides after each step."""
@@ -150,9 +169,11 @@ class BatchConvergence:
     RUNS_AWAY: ClassVar[bool] = True  # whether steps that do not become shorter mean a root at infinity
     state: Any
     stop: NonlinearStop
+    solution: Any
     truth: Any
     scheduler: Any
     measured: Norms | None
+    components: int  # that share their units
     unit: float
     smallest: float
     xtol: float
@@ -183,9 +204,11 @@ class BatchConvergence:
         held &= ~(runs_away & stop.judges_x)
         away &= stop.judges_x & is_finite
         if self.truth is None and stop.judges_x:
-            held = held | is_below_range(state.norms, progress.size, self.unit, self.smallest)
+            held |= is_below_range(state.norms, progress.size, self.unit, self.smallest) & ~progress.doubted
         failed = np.isin(state.status, UNMOVED)
-        self._note_converged(state.status, state.norms, state.measure, state.x, held & ~away)
+        zero = (state.norms == 0) & ~progress.doubted
+        self._note_converged(state.status, zero, state.measure, state.x, held & ~away)
+        runs_away |= progress.doubted & (state.norms == 0)
         state.status[(away & (state.status <= CONVERGED)) | (failed & runs_away)] = AT_INFINITY
         if stop.judges_x and not stop.judges_F and moved is not None:
             with np.errstate(all="ignore"):
@@ -238,6 +261,25 @@ class BatchConvergence:
         is_near = lengths <= NEAR * np.maximum(before, sizes)
         return (np.full(lengths.shape, np.inf) if self.stop.judges_x else lengths), is_near
 
+    def _confirm(self, rows: Indices, before: Array | None = None, always: HostArray | bool = False) -> Indices:
+        """Systems whose inverse does not hold at x: of those far from x0, or `always`; of all without `before`."""
+        if not rows.size:
+            return rows
+        state, among = self.state, rows
+        x, last = gather(state.x, rows), gather(state.x if before is None else before, rows)
+        scale = component_scales(x, last, gather(state.reference, rows), self.components)
+        if before is not None:
+            anchor = last if x.shape[1] == 1 else gather(self.solution.start, state.rows[rows])
+            far = np.flatnonzero(is_far_from(anchor, x, scale) | always)
+            rows, scale = rows[far], gather(scale, far)
+        if rows.size:
+            state.progress.doubted[rows] = ~agrees(*self._part(rows), partial(self._inverse, rows), scale)
+        return among[state.progress.doubted[among]]
+
+    def _inverse(self, rows: Indices, v: Array) -> Array:
+        """The inverses at hand of some systems times v."""
+        raise NotImplementedError
+
     def _relative_length(self, direction: Array, rows: Indices) -> HostArray:
         """Lengths of the directions of some systems, over those of x."""
         with np.errstate(all="ignore"):
@@ -253,13 +295,13 @@ class BatchConvergence:
             progress.error[rows] = 2 * progress.direction[rows] + self.unit
 
     def _note_converged(
-        self, status: HostArray, norms: HostArray, measure: HostArray, x: Array, held: HostArray
+        self, status: HostArray, zero: HostArray, measure: HostArray, x: Array, held: HostArray
     ) -> None:
-        """Set the status of systems for which the stopping rule `held`, or that have reached ||F|| = 0."""
+        """Set the status of systems for which the stopping rule `held`, or whose F is `zero`."""
         if self.truth is None:
-            held = held | (norms == 0)
+            held = held | zero
         else:
-            status[norms == 0] = STAGNATED
+            status[zero] = STAGNATED
         rows = np.flatnonzero(held)
         if rows.size:
             status[rows] = CONVERGED

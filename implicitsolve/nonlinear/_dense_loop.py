@@ -29,7 +29,7 @@ from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_product import Box
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, Lengths, agrees, is_far_from, scales, units_of
+from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, Lengths, scales, units_of
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._convergence import RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._dense_matrices import central_differences, is_singular, solve_each, times
@@ -54,7 +54,6 @@ class DenseState(LoopState):
     is_stale: HostArray
     reference: HostArray  # the larger of x0 and the first step, (b, N)
     F_before: HostArray  # F before the last accepted step
-    anchor: HostArray  # where J was assembled
     is_exact: HostArray  # whether J is that of the last assembly, but for the update of its own step
 
 
@@ -79,8 +78,7 @@ class DenseLoop(IterationLoop[DenseState]):
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         super().__init__(method, context, solution, rows)
-        self.is_first = True
-        self.distrusted: Indices = np.zeros(0, dtype=int)  # systems whose J did not agree with F
+        self.is_first, self.components = True, self.whole.size
         self.scale: HostArray | None = None
         dense, has_jac = BlockBanded(0, 0, block_size=self.whole.size), self.whole.problem.jac is not None
         self.assembler = Assembler(self.whole, self.unit**0.5, certifies=False, structure=dense)
@@ -99,17 +97,17 @@ class DenseLoop(IterationLoop[DenseState]):
             is_stale=np.ones(b, dtype=bool),
             reference=np.zeros_like(state.x),
             F_before=state.F,
-            anchor=state.x.copy(),
             is_exact=np.zeros(b, dtype=bool),
         )
 
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:
-        state, fresh, self.distrusted = self.state, self.state.is_stale, np.zeros(0, dtype=int)
+        state, fresh = self.state, self.state.is_stale
         if fresh.any():
             self._assemble(np.flatnonzero(fresh))
         with np.errstate(all="ignore"):
             trial = self._trial()
         self.limited = trial.limited
+        lost = self._confirm(np.flatnonzero(fresh & state.progress.doubted))
         measured = self._evaluate(trial.step)
         found = trial_points(measured, measured.two(0))
         with np.errstate(all="ignore"):
@@ -125,7 +123,7 @@ class DenseLoop(IterationLoop[DenseState]):
             idle = self._idle(trial, rows, reduction, ratio)
             state.idle = _at_places(rows, idle, state.idle)
             failed = np.where(idle < IDLE_STEPS, RUNNING, STAGNATED)
-            failed[~(trial.size[rows] > 0) | ~np.isfinite(trial.size[rows])] = SINGULAR
+            failed[np.isin(rows, lost) | ~(trial.size[rows] > 0) | ~np.isfinite(trial.size[rows])] = SINGULAR
             found.length = found.accepted.astype(np.float64)
             state.F_before = np.where(found.accepted[:, None], state.F, state.F_before)
             moved, is_still = self._accept(found.restored(state.x, state.F, state.norms), trial.step)
@@ -135,7 +133,7 @@ class DenseLoop(IterationLoop[DenseState]):
             state.progress.direction[lost] = np.where(is_singular(state.J[lost]), np.inf, lengths)
             self._update_status(found.accepted, moved, is_still, is_last, failed, trial.newton)
             state.is_stale = is_outdated
-            state.is_stale[self.distrusted] = True
+            state.is_stale |= state.progress.doubted
             state.poor[state.is_stale] = 0
             found.length *= np.fmin(trial.size / trial.newton_size, 1.0)
         return {"step_length": found.length, "factorized": fresh}
@@ -163,23 +161,17 @@ class DenseLoop(IterationLoop[DenseState]):
             found[0] = np.maximum(found[0], least * theta * found[1])
             is_known = np.isfinite(found[0]) & ~is_singular(J)
             found[0] = np.where(is_known, found[0], np.inf)
-            self._confirm(rows, found, scale)
+            done = np.flatnonzero((found[0] <= self.xtol) & self.stop.judges_x)
+            limited = np.isin(rows[done], self.limited) & ~state.is_exact[rows[done]]
+            self._confirm(rows[done], state.x - moved, limited)
+            found[0][state.progress.doubted[rows]] = np.inf
         correction, step, x0, x = (
             _written(whole, rows, part) for whole, part in zip((lengths, steps, before, sizes), found)
         )
         return correction, step, x0, x
 
-    def _confirm(self, rows: Indices, found: list[HostArray], scale: HostArray) -> None:
-        """Measure whether a J that was assembled far from x still holds."""
-        state = self.state
-        is_done = (found[0] <= self.xtol * np.maximum(found[2], found[3])) & self.stop.judges_x & (state.x.shape[1] > 1)
-        is_doubtful = is_far_from(state.anchor[rows], state.x[rows]) | np.isin(rows, self.limited)
-        some = np.flatnonzero(is_done & ~state.is_exact[rows] & is_doubtful)
-        if some.size:
-            part, x, F = self._part(rows[some])
-            wrong = some[~agrees(part, x, F, state.J[rows[some]], scale[some])]
-            found[0][wrong] = np.inf
-            self.distrusted = rows[wrong]
+    def _inverse(self, rows: Indices, v: Array) -> Array:
+        return solve_each(self.state.J[rows], v)
 
     def _trial(self) -> Trial:
         """Steps within the trust regions and the bounds."""
@@ -291,13 +283,13 @@ class DenseLoop(IterationLoop[DenseState]):
         """Assemble J of some systems, and again where the lengths of differences were wrong guesses."""
         if self.method.equilibrated and not self.evaluator.has_exact_products and self.evaluator.size <= MOST_CENTRAL:
             part, x, _ = self._part(rows)
-            self.state.anchor[rows], self.state.is_exact[rows] = x, True
+            self.state.is_exact[rows] = True
             self.state.J[rows] = central_differences(part, x)
             return
         for _ in range(MAX_ASSEMBLIES):
             part, x, F = self._part(rows)
             J = self._jacobian(part, x, F)
-            self.state.anchor[rows], self.state.is_exact[rows] = x, True
+            self.state.is_exact[rows] = True
             if rows.size == self.state.rows.size:
                 self.state.J = J
             else:

@@ -174,7 +174,7 @@ class IterationLoop(BatchRecord[State]):
         sizes = measured.two(1)
         if self.truth is None and stop.judges_x:
             is_held = is_held | is_below_range(norms, sizes, self.unit, self.smallest)
-        self._note_converged(status, norms, measure, x, is_held)
+        self._note_converged(status, norms == 0, measure, x, is_held)
         if self.scheduler is not None:
             self.scheduler.stop_beaten(status, rows)
         since, iterations = np.zeros((2, rows.size), dtype=np.int32)

@@ -27,7 +27,7 @@ from implicitsolve.globalize._rules import (
 )
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import LEAST_CHANGE, DifferenceSteps
-from implicitsolve.nonlinear._accuracy import MOVED, Lengths, agrees, scales
+from implicitsolve.nonlinear._accuracy import Lengths, scales
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._convergence import RUNNING, SINGULAR, STAGNATED
@@ -55,6 +55,7 @@ class OneDenseSystem(OneInvertedSystem):
         super().__init__(context, solution, is_retry=is_retry)
         problem, N = self.evaluator.problem, self.x.size
         self.dtype, self.size = self.x.dtype, N
+        self.components = N
         self.offered = None if problem.jac is None else OfferedJacobians.of(self.evaluator, solution.x)
         self.assembler: Assembler | None = None
         self.J: HostArray = np.zeros((N, N))
@@ -67,13 +68,15 @@ class OneDenseSystem(OneInvertedSystem):
         self.predicted: Any = None
         self.is_singular = self.is_mixed = self.is_even = False  # whether rows of J differ in size; or nothing does
         self.is_limited = False  # whether the last step was shorter than Newton's
-        self.anchor = self.x  # where J was assembled
 
     def _step(self) -> dict[str, HostArray]:
         is_fresh = self.is_stale
         if is_fresh:
             self._assemble()
         step, size, newton_size, model = self._trial()
+        if is_fresh and self.progress.doubted and not self._confirm(always=True):
+            self.status = SINGULAR
+            return {"step_length": NO_STEP, "factorized": FACTORED}
         with np.errstate(all="ignore"):
             x, self.is_limited = self.x + step, model is not None
         traced = {"step_length": NO_STEP, "factorized": FACTORED if is_fresh else REUSED}
@@ -82,6 +85,8 @@ class OneDenseSystem(OneInvertedSystem):
             self._note_direction(newton_size)
         if not (0 < size < math.inf and (x_size < math.inf or np.isfinite(x).all())):
             self.status = SINGULAR
+            if self.norm == 0:
+                self._mark_converged(None)
             return traced
         F = self.evaluator.residual_of_one(x)
         with np.errstate(all="ignore"):
@@ -132,18 +137,13 @@ class OneDenseSystem(OneInvertedSystem):
         scale = scales(self.columns, self.x, self.previous_x, self.reference)  # type: ignore[arg-type]
         length, step = (float(np.maximum.reduce(np.abs(v / scale))) for v in (correction, moved))
         before = size = 1.0  # of x, or of what it is relative to
-        if not self.is_exact and self.judges_x and length <= self.xtol * size and self._is_far_from_anchor():
-            is_right = agrees(self.evaluator, self.x[None], self.F[None], self.J[None], scale[None])
-            if not is_right[0]:
-                self.is_stale, length = True, math.inf
+        is_last = self.judges_x and length <= self.xtol
+        if is_last and not self._confirm(always=self.is_limited and not self.is_exact):
+            self.is_stale, length = True, math.inf
         return length, step, before, size
 
-    def _is_far_from_anchor(self) -> bool:
-        """Whether J was assembled so far from x, or the step was so short, that J has to be confirmed."""
-        if self.size == 1 or self.is_limited:
-            return self.is_limited
-        size = self._largest(self.anchor)
-        return size > 0 and self._largest(self.x - self.anchor) > MOVED * size
+    def _inverse(self, v: HostArray) -> HostArray:
+        return self._solve(v[0])[None]
 
     def _contraction(self, theta: float) -> float:
         return self._norm(self.F * self.rows) / self._norm(self.previous_F * self.rows) if self.is_mixed else theta
@@ -213,7 +213,6 @@ class OneDenseSystem(OneInvertedSystem):
         """Assemble J, and again where the lengths of differences were wrong guesses."""
         for _ in range(MAX_ASSEMBLIES):
             self.J, self.factors, self.predicted, self.is_exact = self._jacobian(), None, None, True
-            self.anchor = self.x
             with np.errstate(all="ignore"):  # pivots are chosen among numbers of one size
                 sizes = np.maximum.reduce(np.abs(self.J), axis=1)
                 self.rows = near_reciprocals(sizes)

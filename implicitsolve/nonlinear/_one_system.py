@@ -101,8 +101,9 @@ class OneSystem(OneConvergence):
             self.status = int(self.tally.ended or RUNNING)
         if self.status in UNMOVED and not self.judges_F:
             self._settle(LIMITED)
-        if self.RUNS_AWAY and self.status not in (CONVERGED, RUNNING) and self.progress.runs_away():
-            self.status = AT_INFINITY
+        if self.RUNS_AWAY and self.status not in (CONVERGED, RUNNING):
+            has_vanished = self.norm == 0 and self.progress.doubted
+            self.status = AT_INFINITY if has_vanished or self.progress.runs_away() else self.status
         solution = self._finish()
         if self.judges_x and self._is_to_be_certified:
             certify(self.evaluator, solution, np.zeros(1, dtype=int), self.xtol)

@@ -239,7 +239,7 @@ def test_fractions_near_zero_with_fast_reactions_stopped_at_a_bound(reactors):
     x0 = np.tile([0.3, 1e-12, 0.7], reactors)
     result = ims.root(residual, x0, bounds=(0, 1))
     assert result.success
-    assert result.counts.residuals <= 100
+    assert result.counts.residuals <= 110  # one more assembly: the updated J misses changes of F fifty times
     np.testing.assert_allclose(result.x[:3].sum(), 1.0, rtol=1e-6)
     np.testing.assert_allclose(residual(result.x), 0.0, atol=1e-7)
     assert "DenseNewton, projected" in str(ims.plan(ims.Problem(residual, bounds=(0, 1)), x0))

@@ -54,6 +54,30 @@ def test_a_root_at_infinity_is_no_success(name, method):
     assert not both.success
 
 
+FLAT = {  # near 0, and nothing but rounding far away
+    "secant": lambda x: 2 * np.exp(-abs(x)) / (1 + np.exp(-2 * abs(x))),
+    "bell": lambda x: np.exp(-(x**2)),
+    "step": lambda x: 1 - np.tanh(x),
+}
+
+
+@pytest.mark.parametrize("name", FLAT)
+@pytest.mark.parametrize("method", ["auto", "block-newton", "newton-krylov"])
+@pytest.mark.parametrize("n", [1, 3])
+def test_one_step_from_a_flat_start_was_taken_for_a_root(name, method, n):
+    """The J of x0 predicts no further step where it has led to, but does not hold there."""
+    rng = np.random.default_rng(7)
+    B = np.linalg.qr(rng.standard_normal((n, n)))[0] + np.eye(n)
+
+    def F(x):
+        return np.concatenate([FLAT[name](x[..., :1] - 0.02), x[..., 1:] - 2], axis=-1) @ B
+
+    for x0 in (np.zeros(n), np.full(n, 0.001), 0.1 * rng.standard_normal(n)):
+        one, some = (Problem(F, structure=ims.BlockBanded(0, 0, n), batch_ndim=ndim) for ndim in (0, 1))
+        assert not root(F if method == "newton-krylov" else one, x0, method=method).success
+        assert not root(some, np.stack([x0, x0 + 0.01]), method=method).success.any()
+
+
 def test_a_root_at_infinity_has_a_status_of_its_own():
     result = root(lambda x: np.exp(-x), np.array([1.0]))
     assert result.status is Status.AT_INFINITY

@@ -16,12 +16,12 @@ import numpy as np
 from implicitsolve.backends.numba import _newton_steps as steps
 from implicitsolve.backends.numba._jit import ZERO, apart, inner, kernel
 from implicitsolve.backends.numba._lanes import LANES, aligned_zeros, bits, lanes, mask_of, select
+from implicitsolve.backends.numba._newton_error import agreeing, error_of, largest_of
 from implicitsolve.backends.numba._newton_steps import factor
 from implicitsolve.backends.numba._views import smaller, view
 from implicitsolve.globalize import _rules
 from implicitsolve.globalize._rules import BLOWN_UP, MAX_AGE, NEW_BEST, PATIENCE
 from implicitsolve.nonlinear._accuracy import MOVED
-from implicitsolve.nonlinear._certificate import FAR
 from implicitsolve.status import Status
 
 RUNNING, CONVERGED, NONFINITE, ITERATION_LIMIT, DIVERGED = np.asarray(
@@ -35,6 +35,7 @@ TARGET, UNIT, START, NORM, MEASURE, FIRST = (
     steps.TARGET, steps.UNIT, steps.START, steps.NORM, steps.MEASURE, steps.FIRST,
 )  # fmt: skip
 BEST, SINCE, RATE, ERROR, ANCHOR, WAY = steps.BEST, steps.SINCE, steps.RATE, steps.ERROR, steps.ANCHOR, steps.WAY
+FAR = 2.0  # times x0 and the first step, where F may vanish at infinity alone
 ALL = np.int64(2**LANES - 1)
 is_fast, largest_ratio = inner(_rules.is_fast), inner(_rules.largest_ratio)
 
@@ -144,11 +145,16 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
                 S[ERROR] = select(mask_of(taken), S[ERROR] * 0 + np.inf, S[ERROR])
                 good |= taken
                 fast &= ~taken
-            if updates > 0:
-                is_stale = (S[ANCHOR] > 0) & (S[WAY] > MOVED * S[ANCHOR])  # by a J that was assembled far from x
-                distrusted = good & bits((S[ERROR] <= xtol) & is_stale)
-                S[ERROR] = select(mask_of(distrusted), S[ERROR] * 0 + np.inf, S[ERROR])
-                fast &= ~distrusted
+            doubted = good & bits((S[ERROR] <= xtol) & (S[WAY] > MOVED * S[ANCHOR]))  # by a J from far away
+            if doubted != 0:
+                S[EVALUATIONS] = select(mask_of(doubted), S[EVALUATIONS] + 1, S[EVALUATIONS])
+                doubted &= ~agreeing(call, user, numbers, V, factors, updates, relative, doubted)
+                S[ERROR] = select(mask_of(doubted), S[ERROR] * 0 + np.inf, S[ERROR])
+                fast &= ~doubted
+                vanished = doubted & bits(S[MEASURE] == 0)  # perhaps where no root is
+                _finish(outputs, numbers, state, who, vanished, RUNNING)
+                idle |= vanished
+                good &= ~vanished
             idle |= _finish_steps(outputs, numbers, state, who, V, S, good, running & ~idle, limit, xtol)
             running = good & fast & ~idle
             updates += 1
@@ -209,7 +215,7 @@ def _step(call, user, numbers, V, S, factors, updates, running, slowest):
     S[RATE] = rate
     S[WAY] += steps.measure(V, STEP, S[UNIT])[0]
     S[EVALUATIONS] = select(mask_of(running), S[EVALUATIONS] + 1, S[EVALUATIONS])
-    S[ERROR] = select(is_good, steps.error_of(V, factors, rate, running), S[ERROR])
+    S[ERROR] = select(is_good, error_of(V, factors, rate, running), S[ERROR])
     steps.accept(V, S, is_good, largest, norm)
     return bits(is_good), bits(fast)
 
@@ -223,7 +229,7 @@ def _finish_steps(outputs, numbers, state, who, V, S, good, running, limit, xtol
     S[BEST] = select(is_best, S[MEASURE], S[BEST])
     S[SINCE] = select(is_best, S[SINCE] * 0, select(mask, S[SINCE] + 1, S[SINCE]))
     ended = good & bits((S[MEASURE] <= S[TARGET]) | (S[MEASURE] == 0) | (S[ERROR] <= xtol))
-    largest, most = steps.largest_of(V, X)
+    largest, most = largest_of(V, X)
     far = running & bits(largest > FAR * most) if xtol > 0 else running & 0
     lost = ended & far  # perhaps to where F vanishes at infinity
     _finish(outputs, numbers, state, who, lost, RUNNING)

@@ -17,7 +17,6 @@ from implicitsolve.backends.numba._views import smaller
 from implicitsolve.globalize._line_search import LENGTHS, PROMISING, Backtracking
 from implicitsolve.globalize._rules import MAX_AGE, SUFFICIENT_DECREASE
 from implicitsolve.linearize._difference_steps import TRUSTED
-from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, NEAR
 
 # As NumPy's integers: for each value of a Python integer Numba would compile a callee of its own.
 # REFERENCE: the larger of |x0| and the first step; PAIRS: where those of the updates begin.
@@ -147,11 +146,7 @@ def direction(V, factors, updates):
     apart()
     for i in range(V.shape[1]):
         V[SCRATCH, i] = -V[F, i]
-    divide(factors, V[SCRATCH])
-    for u in range(updates - 1):
-        product = _dot(V, PAIRS + 2 * u)
-        for i in range(V.shape[1]):
-            V[SCRATCH, i] = fma(V[PAIRS + 2 * u + 1, i], product, V[SCRATCH, i])
+    invert(V, factors, updates - 1)
     if updates == 0:
         for i in range(V.shape[1]):
             V[STEP, i] = V[SCRATCH, i]
@@ -169,57 +164,23 @@ def direction(V, factors, updates):
 
 
 @inner
+def invert(V, factors, updates):
+    """Multiply row SCRATCH by J^-1, with so many of the updates."""
+    apart()
+    divide(factors, V[SCRATCH])
+    for u in range(updates):
+        product = _dot(V, PAIRS + 2 * u)
+        for i in range(V.shape[1]):
+            V[SCRATCH, i] = fma(V[PAIRS + 2 * u + 1, i], product, V[SCRATCH, i])
+
+
+@inner
 def _dot(V, s):
     """Product of row s with row SCRATCH."""
     a = V[s, 0] * V[SCRATCH, 0]
     for i in range(1, V.shape[1]):
         a = fma(V[s, i], V[SCRATCH, i], a)
     return a
-
-
-@inner
-def error_of(V, factors, rate, running):
-    """Estimated error at the trial point, relative to it, after a step that left `rate` of ||F||.
-
-    As `implicitsolve.nonlinear._accuracy` has it: by the contraction of F, and near a root by the correction that the
-    factors predict; relative to each component, or what `plain_scales` has near zero.
-    """
-    apart()
-    largest, most = largest_of(V, TRIAL)
-    unit, k, step = largest / most, factors[0].shape[2], rate * 0
-    for c in range(k):  # components share their units, and what errors are relative to, in row ARGUMENT
-        x = r = rate * 0
-        for i in range(c, V.shape[1], k):
-            a, b = abs(V[TRIAL, i]), V[REFERENCE, i]
-            x, r = select(a > x, a, x), select(b > r, b, r)
-        V[ARGUMENT, c] = select(x > r * unit, x, r * unit)
-    for i in range(V.shape[1]):
-        v = abs(V[STEP, i]) / V[ARGUMENT, i % k]
-        step = select(v > step, v, step)
-    correction = rate * step
-    is_near = (correction <= NEAR) & (rate <= FALLEN)
-    if running & bits(is_near) != 0:
-        for i in range(V.shape[1]):
-            V[SCRATCH, i] = V[TRIAL_F, i]
-        divide(factors, V[SCRATCH])
-        length = MODEL * correction
-        for i in range(V.shape[1]):
-            v = abs(V[SCRATCH, i]) / V[ARGUMENT, i % k]
-            length = select(v > length, v, length)
-        correction = select(is_near, length, correction)
-    rest = 1 - correction / step
-    return select(rest > 0, correction / rest, rate * 0 + np.inf)
-
-
-@inner
-def largest_of(V, row):
-    """Largest magnitudes in a row, and among x0 and the first step."""
-    apart()
-    most = largest = V[row, 0] * 0
-    for i in range(V.shape[1]):
-        x, r = abs(V[row, i]), V[REFERENCE, i]
-        largest, most = select(x > largest, x, largest), select(r > most, r, most)
-    return largest, most
 
 
 @inner

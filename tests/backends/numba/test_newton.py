@@ -147,6 +147,14 @@ def test_statuses(residual, start, status):
         assert result.status[0] == status
 
 
+def test_a_step_to_where_the_residual_vanishes_was_taken_for_a_root():
+    def secant(x, out):
+        out[0] = 1 / np.cosh(x[0])
+
+    x0 = np.concatenate([[0.0], 10 ** np.linspace(-9, -0.5, 15)])[:, None]
+    assert not newton_batch(secant, x0).success.any()
+
+
 def test_roots_at_infinity_were_solved_again_from_where_x_had_run_away_to():
     def vanishes(x, p, out):
         out[0] = np.exp(-x[0] * p[0]) if p[1] > 0 else 1.0 / np.cosh(x[0] * p[0])
