@@ -31,6 +31,7 @@ WORDS = re.compile(
     r"one (?:percent|in|out)|score of|several times|a (?:ma|mi)jority|\w+-digit)\b|orders? of magnitude",
     re.IGNORECASE,
 )
+VERDICT = re.compile(r"\b(?:matched|missed)\b")
 MOST_WORDS = 8
 FORMATS = {"to", "words", "around", "span"}  # their further arguments are digits and scales
 DIGITS = (0, 1, 2, 3, 4, 100, 1000)  # and scales of percent and thousandths: others would be factors
@@ -46,7 +47,7 @@ def loose_numbers(template: str) -> list[str]:
     found = []
     for node in tree.find_all(nodes.TemplateData):
         literal = REFERENCE.sub("", node.data)  # a reference may go on in the next line
-        found += [line.strip() for line in literal.splitlines() if _has_number(line)]
+        found += [line.strip() for line in literal.splitlines() if _has_number(line) or VERDICT.search(line)]
     found += [f"{{{{ {value} }}}}" for value in _literals(tree)]
     return found + [f"{name} followed by{text[:20]}" for name, text in _units(tree)]
 

@@ -58,6 +58,7 @@ LIES = [
     "{{ mean(rows, 'seconds') | to(1) }} minutes",
     "{{ row.seconds | to(1) }} %",
     "{{ claim(x > y, 'the error is halved') }}",
+    "The claim of the paper is matched.",
 ]
 TURNED = {
     "rows swapped": ("sentiment", '"gru": "GRU"', '"blstm": "GRU"'),
