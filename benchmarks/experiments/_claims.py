@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jinja2
 from jinja2 import nodes
 
-__all__ = ["loose_numbers", "sentences"]
+__all__ = ["foreign_commands", "loose_numbers", "sentences", "unsaid"]
 
 FENCE = re.compile(r"```.*?```", re.DOTALL)
 PLACE = r"(?:section|Table|Figure)?s? ?[\d.]+"
@@ -36,6 +37,12 @@ MOST_WORDS = 8
 FORMATS = {"to", "words", "around", "span"}  # their further arguments are digits and scales
 DIGITS = (0, 1, 2, 3, 4, 100, 1000)  # and scales of percent and thousandths: others would be factors
 SELECTIONS = {"map", "rejectattr", "selectattr"}
+PATHS = {"json", "load", "folder", "data"}
+OPENING = {
+    "solver": r"`root`|Newton|solver",
+    "seeds": r"\bseeds?\b",
+    "what became of the paper's claim": r"matched|missed|not tested",
+}
 CHOICES = {"where", "range", "ends"}  # their arguments choose rows
 OTHER_UNITS = re.compile(r"\s*(?:%|percent|minutes|hours|days|milliseconds|ms\b|microseconds)")
 
@@ -105,3 +112,31 @@ def sentences(value: Any, path: str = "") -> list[str]:
     if isinstance(value, str) and len(value.split()) > MOST_WORDS:
         return [f"{path.lstrip('.')}: {value}"]
     return []
+
+
+def unsaid(page: str) -> list[str]:
+    """What the first paragraph of a page with results should say, and does not."""
+    first = page.split("-->", 1)[1].strip().split("\n\n", 1)[0]
+    return [name for name, pattern in OPENING.items() if not re.search(pattern, first)]
+
+
+def foreign_commands(template: str, stored: Iterable[dict[str, Any]]) -> list[str]:
+    """Commands of experiments that no stored result is of; those with a comment are other examples."""
+    settings = [result["settings"] for result in stored if "settings" in result]
+    lines = re.findall(r"^python -m benchmarks\.experiments\.\w+ ([^#\n]*)$", template, re.MULTILINE)
+    return [line for line in lines if not any(_is_of(line, given) for given in settings)]
+
+
+def _is_of(line: str, settings: dict[str, Any]) -> bool:
+    """Whether a result has what a command line sets; paths are no settings."""
+    words = [shlex.split(option) for option in line.split("--") if option]
+    given = {name.replace("-", "_"): values or [True] for name, *values in words}
+    own = {name: settings.get(name, ()) for name in given.keys() - PATHS}
+    return all(
+        _plain(given[name]) == _plain(value if isinstance(value, list) else [value]) for name, value in own.items()
+    )
+
+
+def _plain(values: Iterable[Any]) -> set[Any]:
+    """Values without an order, numbers as numbers."""
+    return {float(value) if re.fullmatch(r"\d[\d.]*(?:e-?\d+)?", str(value)) else value for value in values}

@@ -17,8 +17,8 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from benchmarks.experiments._audit import differences
-from benchmarks.experiments._claims import loose_numbers, sentences
+from benchmarks.experiments._audit import AUDITS, differences
+from benchmarks.experiments._claims import foreign_commands, loose_numbers, sentences, unsaid
 from benchmarks.experiments._run import RESULTS
 from benchmarks.experiments.reference import changes, counts
 
@@ -223,7 +223,14 @@ def faults() -> list[str]:
     stored, texts = results(), pages()
     found = [f"{path}: differs from its results" for path, text in texts.items() if differs(path, text)]
     found += [line for path, text in texts.items() for line in differences(stored, path.stem, text)]
+    papers = {path: text for path, text in texts.items() if path.stem in AUDITS}
+    found += [f"{path.name}: begins without {name}" for path, text in papers.items() for name in unsaid(text)]
     found += [f"{path.name}: {line}" for path, text in templates().items() for line in loose_numbers(text)]
+    found += [
+        f"{path.name}: no result of {line}"
+        for path, text in templates().items()
+        for line in foreign_commands(text, stored.values())
+    ]
     code = " ".join(part for text in templates().values() for part in re.findall(CODE, text, re.DOTALL))
     for name, result in stored.items():
         if missing := ORIGIN - set(result.get("origin", {})):

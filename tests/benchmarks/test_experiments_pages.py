@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("jinja2", reason="Jinja is not installed")
 
 from benchmarks.experiments._audit import differences
-from benchmarks.experiments._claims import loose_numbers, sentences
+from benchmarks.experiments._claims import foreign_commands, loose_numbers, sentences, unsaid
 from benchmarks.experiments._pages import DOCS, TEMPLATES, faults, rendered, results
 
 LIES = [
@@ -110,6 +110,20 @@ def test_what_results_say_otherwise_is_found(stored, page, said, other):
     template = (TEMPLATES / "experiments" / f"{page}.md.jinja").read_text(encoding="utf-8")
     assert said in template
     assert differences(stored, page, rendered(stored, template.replace(said, other)))
+
+
+def test_commands_that_no_result_is_of_are_found():
+    fence = "```bash\npython -m benchmarks.experiments.x {}\n```\n"
+    results = [{"origin": {}}, {"settings": {"rho": [2, 5], "rate": 0.004, "layers": ["a"], "ablation": True}}]
+    for own in ("--rho 5 2 --ablation", "--rate 4e-3 --json y.json", "--rho 3    # another example"):
+        assert foreign_commands(fence.format(own), results) == []
+    for foreign in ("--rho 2", "--rate 0.04", "--layers a b", "--epochs 3", "--fetch"):
+        assert foreign_commands(fence.format(foreign), results) == [foreign]
+
+
+def test_a_first_paragraph_says_by_what_and_whether_the_claim_holds():
+    assert unsaid("# Title\n\n<!-- note -->\n\nSolved by `root`, one seed; the claim is missed.\n\nMore.") == []
+    assert len(unsaid("# Title\n\n<!-- note -->\n\nIt works.\n\nBy `root`, one seed; the claim is missed.")) == 3
 
 
 def test_a_statement_ends_where_results_no_longer_say_it():
