@@ -151,7 +151,7 @@ class Systems:
 
     # Points of evaluation
 
-    def moved(self, x: Array, step: Array, length: HostArray | None = None) -> Array:
+    def moved(self, x: Array, step: Array | float = 0.0, length: HostArray | None = None) -> Array:
         """``x + length step`` for x, step (b, N) and length (b,), 1 by default; within the bounds."""
         with np.errstate(all="ignore"):
             new_x = x + (step if length is None else from_host(length, x)[:, None] * step)

@@ -77,7 +77,7 @@ class OfferedJacobians(JacobianAssembler):
         else:
             J = _compress(J)
             last, parts = self._last, (J.indices, J.indptr)
-            if last is None or last.format != J.format or not all(map(_is_equal, last.parts, parts)):
+            if last is None or last.format != J.format or not all(map(np.array_equal, last.parts, parts)):
                 self._last = last = _Layout(J.format, tuple(part.copy() for part in parts), *_in_columns(J))
                 self._widen(last.pattern)
             pattern = last.pattern
@@ -95,12 +95,7 @@ class OfferedJacobians(JacobianAssembler):
         """Add the entries of a pattern."""
         if not self.structure.has_entries_of(pattern):
             union = self.structure.union(pattern)
-            if union.nnz > self.structure.nnz:
-                self.structure = union
-
-
-def _is_equal(a: Array, b: Array) -> bool:
-    return a.shape == b.shape and bool((a == b).all())
+            self.structure = max(self.structure, union, key=lambda part: part.nnz)
 
 
 class _Layout(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from implicitsolve.problem import Problem
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_kind, check_limit, is_one_of, kind_of
 
+Inner: TypeAlias = Callable[[Array], Array] | NonlinearMethod
 ANDERSON = Anderson()
 
 
@@ -38,11 +39,13 @@ class Preconditioned(NonlinearMethod):
 
     Parameters
     ----------
-    inner : callable, Problem or a nonlinear method
+    inner : callable, Problem, a nonlinear method, or a tuple of methods and callables
         The inner solver M, which must leave the solutions where they are. A callable ``inner(x)`` returns M(x), of the
         shape of x, for the whole batch. A `Problem` has the residual x - M(x) and, with `jvp`, `jac` or `linearize`,
         its exact products; from the left, its residual may be any function with the roots of F, such as G(F(x)). A
-        method, such as ``Picard()`` or ``NewtonKrylov()``, takes `sweeps` steps on the problem itself from x.
+        method, such as ``Picard()`` or ``NewtonKrylov()``, takes `sweeps` steps on the problem itself from x. The parts
+        of a tuple are applied one after another: ``(SparseNewton(line_search=FullStep()), sweep)`` with ``Picard()``
+        outside is a hybrid Newton method for nested models, a Newton step and then a sweep through their parts [1]_.
     outer : nonlinear method, optional
         What solves the preconditioned system. Default ``Anderson()``, which needs no derivatives of M.
     side : {"left", "right"}, optional
@@ -101,15 +104,18 @@ class Preconditioned(NonlinearMethod):
     (True, True)
     """
 
-    inner: Callable[[Array], Array] | Problem | NonlinearMethod
+    inner: Inner | Problem | tuple[Inner, ...]
     outer: NonlinearMethod = ANDERSON
     side: Literal["left", "right"] = "left"
     sweeps: int = 1
+    keeps_bounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        inner, offered = self.inner, kind_of(self.inner)
-        if isinstance(inner, type) or not (offered == "nonlinear" or isinstance(inner, Problem) or callable(inner)):
-            raise TypeError(f"Preconditioned: `inner` must be callable, a Problem or a nonlinear method, got {inner!r}")
+        parts = self.inner if isinstance(self.inner, tuple) else (self.inner,)
+        usable = [kind_of(part) == "nonlinear" or (callable(part) and not isinstance(part, type)) for part in parts]
+        if not (isinstance(self.inner, Problem) or (parts and all(usable))):
+            expected = "callable, a Problem, a nonlinear method, or a tuple of methods and callables"
+            raise TypeError(f"Preconditioned: `inner` must be {expected}, got {self.inner!r}")
         check_kind("Preconditioned", "outer", self.outer, "nonlinear")
         if not is_one_of(self.side, ("left", "right")):
             raise ValueError(f'Preconditioned: `side` must be "left" or "right", got {self.side!r}')
@@ -134,8 +140,6 @@ class _Solve:
         self.systems: Indices = np.arange(start.status.size) if rows is None else rows
         self.displacement = _displacement(method, self.whole.problem, self.whole.tally)
         self.inner = self._evaluator(self.displacement)
-        self.part: Evaluator = self.whole
-        self.part_rows: Indices = self.whole.rows
         self.x0, self.x, self.F = start.x, copy_array(start.x), copy_array(start.F)  # the best points, and F there
         self.norm: HostArray = np.full(start.status.size, np.nan)
 
@@ -148,7 +152,7 @@ class _Solve:
     def run(self) -> Solution:
         """Solve within the limits, and test F at the best of the points where it was evaluated."""
         start, rows, stop, outer = self.start, self.systems, self.context.stop, self.inner
-        F = self._residual(gather(self.x0, rows), rows)
+        F = self.whole.take(rows, self.x0).residual(gather(self.x0, rows))
         self.note(gather(self.x0, rows), F, rows)
         start.first_norm[rows] = np.where(np.isnan(start.first_norm[rows]), self.norm[rows], start.first_norm[rows])
         start.target[rows] = stop.target(start.first_norm[rows], F)
@@ -177,15 +181,10 @@ class _Solve:
         self.norm[rows[better]] = norm[better]
         return norm
 
-    def _residual(self, x: Array, rows: Indices) -> Array:
-        """The caller's F for some systems."""
-        if not np.array_equal(rows, self.part_rows):
-            self.part, self.part_rows = self.whole.take(rows, self.start.start), rows.copy()
-        return self.part.residual(x)
-
     def _truth(self, x: Array, rows: Indices) -> HostArray:
         """Norms of the caller's F."""
-        return self.norm[rows] if x is self.x0 else self.note(x, self._residual(x, rows), rows)
+        known = x is self.x0
+        return self.norm[rows] if known else self.note(x, self.whole.take(rows, self.start.start).residual(x), rows)
 
     def _point_of(self, x: Array, rows: Indices) -> Array:
         """M(x) where the outer method iterates on y, x where it iterates on x."""
@@ -194,7 +193,8 @@ class _Solve:
     def _end(self, solution: Solution) -> None:
         """Put the systems at the best of their points; F there alone determines which have converged."""
         rows, ended = self.systems, self.whole.tally.ended
-        x, F, norm, status = gather(self.x, rows), gather(self.F, rows), self.norm[rows], solution.status[rows]
+        within = self.whole.moved(self.x)  # by rounding, or an outer method, it may lie beyond the bounds
+        x, F, norm, status = gather(within, rows), gather(self.F, rows), self.norm[rows], solution.status[rows]
         holds = self.context.stop.holds(norm, solution.target[rows], x, None) | (norm == 0)
         failed = np.where(status == CONVERGED, int(Status.STAGNATED), status)
         failed[failed == Status.RUNNING] = Status.RUNNING if ended is None else ended
@@ -222,19 +222,24 @@ def _displacement(method: Preconditioned, problem: Problem, tally: Tally) -> Pro
         if inner.batch_ndim != problem.batch_ndim:
             expected = f"Preconditioned: `inner` must have the problem's `batch_ndim`, {problem.batch_ndim}"
             raise ValueError(f"{expected}, got {inner.batch_ndim}")
-        return inner
-    is_method = kind_of(inner) == "nonlinear"
-    move: Callable[[Array], Any] = partial(_swept, inner, method.sweeps, problem, tally) if is_method else inner
+        return replace(inner, bounds=problem.bounds)
+    parts = inner if isinstance(inner, tuple) else (inner,)
+    moves: list[Any] = [
+        partial(_swept, part, method.sweeps, problem, tally) if kind_of(part) == "nonlinear" else part for part in parts
+    ]
 
     def residual(x: Array) -> Array:
-        xp, shape = array_namespace(x), tuple(x.shape)
-        return x - xp.reshape(checked_array(move(copy_array(x)), "inner", xp, x.dtype, shape), shape)
+        whole, end = Evaluator(problem, x), x
+        for move in moves:
+            moved = checked_array(move(copy_array(end)), "inner", whole.xp, x.dtype, tuple(x.shape))
+            end = whole.unflatten(whole.moved(whole.flatten(moved)))
+        return x - end
 
     def take(indices: Indices) -> Problem:
         return _displacement(method, problem.take(indices), tally)  # type: ignore[misc]
 
-    takes = take if is_method and problem.take is not None else None
-    return Problem(residual, batch_ndim=problem.batch_ndim, take=takes, fixed_point=True)
+    takes = take if problem.take is not None and all(kind_of(part) == "nonlinear" for part in parts) else None
+    return Problem(residual, batch_ndim=problem.batch_ndim, take=takes, fixed_point=True, bounds=problem.bounds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,7 +291,7 @@ def _compose(
     takes = None if problem.take is None or displacement.take is None else take
     is_exact = all(part.linearize or part.jac or part.jvp for part in (problem, displacement))
     offered = linearize if is_exact else None
-    return Problem(residual, linearize=offered, batch_ndim=problem.batch_ndim, take=takes)
+    return Problem(residual, linearize=offered, batch_ndim=problem.batch_ndim, take=takes, bounds=problem.bounds)
 
 
 def _linearize(problem: Problem, x: Array, inside: Array) -> tuple[Array, LinearOperator]:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -218,6 +219,8 @@ def test_the_residual_was_called_where_the_inner_solver_had_overflowed(offered):
     [
         ({"inner": 3}, TypeError, "`inner` must be callable"),
         ({"inner": ims.Picard}, TypeError, "`inner` must be callable"),
+        ({"inner": ()}, TypeError, "a tuple of methods and callables"),
+        ({"inner": (ims.Picard(), JACOBI)}, TypeError, "a tuple of methods and callables"),
         ({"inner": jacobi, "outer": "anderson"}, TypeError, "`outer` must be settings"),
         ({"inner": jacobi, "side": "both"}, ValueError, '`side` must be "left" or "right"'),
         ({"inner": jacobi, "sweeps": 0}, ValueError, "`sweeps` must be at least 1"),
@@ -239,3 +242,43 @@ def test_settings_are_checked(settings, error, words):
 def test_what_the_inner_solver_returns_is_checked(inner, error, words):
     with pytest.raises(error, match=words):
         ims.root(F, np.zeros(4), method=Preconditioned(inner=inner))
+
+
+def test_newton_steps_and_sweeps_solve_a_chain_of_explicit_parts_within_bounds():
+    def part(y):
+        return y + 0.3 * np.sin(3 * y) * np.exp(-y)
+
+    def residual(x):
+        assert ((x >= 0) & (x <= 5)).all()
+        return np.append(x[1:] - part(x[:-1]), x[-1] - 0.7)
+
+    def jac(x):
+        slope = 1 + 0.3 * np.exp(-x[:-1]) * (3 * np.cos(3 * x[:-1]) - np.sin(3 * x[:-1]))
+        return scipy.sparse.diags_array([np.append(-slope, 1.0), np.ones(x.size - 1)], offsets=[0, 1], format="csc")
+
+    def sweep(x):
+        for i in range(1, x.size):
+            x[i] = part(x[i - 1])
+        return x
+
+    problem, x0 = ims.Problem(residual, jac=jac, bounds=(0, 5)), np.full(30, 0.5)
+    inner = ims.SparseNewton(line_search=ims.FullStep()), sweep
+    result = ims.root(problem, x0, method=Preconditioned(inner=inner, outer=ims.Picard()))
+    assert result.success
+    assert result.counts.linearizations <= 20
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("outer", [ims.Anderson(), ims.Picard(), ims.NewtonKrylov()])
+@pytest.mark.parametrize("inner", [lambda x: 2 * jacobi(x) - x, ims.Problem(lambda x: 2 * (x - jacobi(x)))])
+def test_an_inner_solver_that_leaves_the_bounds_is_brought_back(inner, outer, side):
+    lower, upper = 0.3, 0.6
+
+    def residual(x):
+        assert ((x >= lower) & (x <= upper)).all()
+        return F(x)
+
+    problem = ims.Problem(residual, bounds=(lower, upper))
+    result = ims.root(problem, np.full(20, 0.31), method=Preconditioned(inner=inner, outer=outer, side=side))
+    assert ((result.x >= lower) & (result.x <= upper)).all()
+    assert holds(result)
