@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -37,29 +37,42 @@ class Comparison:
         self.quiet: tuple[type[Exception], ...] = (ArithmeticError, ValueError, *own)
         self.raised: Exception | None = None
 
-    def holds_nearby(self, x: HostArray, points: int, first: HostArray | None = None) -> bool:
-        """Whether they agree at x, where F is `first`, and other points, or at a random one; products at the last."""
-        random = np.random.default_rng(x.size)
-        size = np.maximum(np.abs(x), np.sqrt(np.mean(np.abs(x) ** 2)) or 1.0)
-        compared = 0
-        for i in range(points):
-            for distance in NEARBY if i or points == 1 else (0.0,):
-                y = self.inside((x + distance * size * random.uniform(-1, 1, x.shape)).astype(x.dtype))
-                F = self.value(y) if i or first is None else first
-                if F is not None and np.isfinite(F).any():
+    def holds_nearby(self, x: HostArray) -> bool:
+        """Whether they agree at a random point near x."""
+        for y, _ in self._nearby(x):
+            F = self.value(y)
+            if F is not None and np.isfinite(F).any():
+                return self.holds(y, F)
+        return False
+
+    def holds_anew(self, x: HostArray, first: HostArray | None) -> bool:
+        """Whether they agree at x, where F is `first`, and at two points near it, and the product between these."""
+        is_known = first is not None and bool(np.isfinite(first).any())
+        if first is not None and is_known and not self.holds(x, first):
+            return False
+        for y, v in self._nearby(x):
+            for h in np.finfo(x.dtype).eps ** (1 / 3) / np.array([1.0, 8.0]):
+                ahead, behind = (self.inside((y + side * h * v).astype(x.dtype)) for side in (1, -1))
+                F, G = self.value(ahead), self.value(behind)
+                if F is None or G is None or not np.isfinite(F + G).any():
                     break
+                if not (self.holds(ahead, F) and self.holds(behind, G)):
+                    return False
+                if self._is_product((F - G) / (2 * h), y, (ahead - behind) / (2 * h), np.abs(F) / h):
+                    return True
             else:
-                continue
-            compared += 1
-            v = (random.uniform(0.5, 1, x.shape) * random.choice((-1.0, 1.0), x.shape) * size).astype(x.dtype)
-            own, product = self.jvp(y, v)
-            if not self.holds(y, F, own):
                 return False
-            if 1 < points == i + 1 and not self.is_derivative(y, v, product):
-                return False
-        if not compared:
+        if not is_known:
             raise UntraceableError("F is not finite near x0, so that its trace cannot be compared")
         return True
+
+    def _nearby(self, x: HostArray) -> Iterator[tuple[HostArray, HostArray]]:
+        """Random points near x, and directions; a closer one where F is undefined at the first."""
+        random = np.random.default_rng(x.size)
+        size = np.maximum(np.abs(x), np.sqrt(np.mean(np.abs(x) ** 2)) or 1.0)
+        for distance in NEARBY:
+            y = self.inside((x + distance * size * random.uniform(-1, 1, x.shape)).astype(x.dtype))
+            yield y, random.uniform(0.5, 1, x.shape) * random.choice((-1.0, 1.0), x.shape) * size
 
     def inside(self, x: HostArray) -> HostArray:
         """X within the bounds."""
@@ -81,9 +94,10 @@ class Comparison:
             self.raised = error
             raise
 
-    def holds(self, x: HostArray, F: HostArray, own: HostArray) -> bool:
+    def holds(self, x: HostArray, F: HostArray) -> bool:
         """Whether values of the trace are F(x), entry by entry, up to rounding."""
-        unit = np.finfo(x.dtype).eps
+        unit, zero = np.finfo(x.dtype).eps, np.zeros_like(x)
+        own = self.jvp(x, zero)[0]
         if not np.array_equal(np.isfinite(F), np.isfinite(own)):
             return False
         with np.errstate(all="ignore"):
@@ -95,23 +109,15 @@ class Comparison:
                 if not wrong.any():
                     return True
                 moved = (x * (1 + DIGITS * unit * random.uniform(-1, 1, x.shape))).astype(x.dtype)
-                change = np.abs(self.jvp(moved, np.zeros_like(x))[0] - own)
+                change = np.abs(self.jvp(moved, zero)[0] - own)
                 wrong &= ~(error <= allowed + ROUNDING * change)
         return not wrong.any()
 
-    def is_derivative(self, x: HostArray, v: HostArray, product: HostArray) -> bool:
-        """Whether most entries of a product are differences of F along v."""
-        for h in np.finfo(x.dtype).eps ** (1 / 3) / np.array([1.0, 8.0]):
-            ahead, behind = (self.inside((x + side * h * v).astype(x.dtype)) for side in (1, -1))
-            F, G = self.value(ahead), self.value(behind)
-            if F is None or G is None:
-                return True
-            with np.errstate(all="ignore"):
-                along = self.jvp(x, ((ahead - behind) / (2 * h)).astype(x.dtype))[1] if self.bounds else product
-                difference = (F - G) / (2 * h)
-                rounding = 10 * np.finfo(x.dtype).eps / h * np.max(np.abs(F), initial=0, where=np.isfinite(F))
-                excess = np.abs(difference - along) - MISMATCH * np.maximum(np.abs(difference), np.abs(along))
-            known = excess[np.isfinite(excess)]
-            if not known.size or np.median(known) <= rounding:
-                return True
-        return False
+    def _is_product(self, difference: HostArray, x: HostArray, v: HostArray, size: HostArray) -> bool:
+        """Whether most entries of the product with v are those of a difference of values of a size."""
+        product = self.jvp(x, v.astype(x.dtype))[1]
+        with np.errstate(all="ignore"):
+            rounding = 10 * np.finfo(x.dtype).eps * np.max(size, initial=0, where=np.isfinite(size))
+            excess = np.abs(difference - product) - MISMATCH * np.maximum(np.abs(difference), np.abs(product))
+        known = excess[np.isfinite(excess)]
+        return not known.size or bool(np.median(known) <= rounding)
