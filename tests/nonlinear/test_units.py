@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import implicitsolve as ims
 
@@ -196,3 +197,19 @@ def test_equations_returned_as_lists_or_flat_were_not_scaled(as_returned):
 def test_infinite_equations_warned_where_they_were_divided_by_their_size():
     result = ims.root(lambda x: np.full_like(x, np.inf), np.array([1.0 + 1j]), f_scale=3.0)
     assert result.status is ims.Status.NONFINITE
+
+
+def test_units_were_tried_again_though_steps_with_the_given_jacobian_do_not_depend_on_them():
+    size = 10.0 ** np.linspace(-2, 2, 30)
+
+    def F(x):
+        y = np.append(x / size, 0)
+        return y[:-1] ** 2 + 0.1 * y[1:] + 1  # no root
+
+    def jac(x):
+        return scipy.sparse.diags_array([2 * x / size**2, 0.1 / size[1:]], offsets=[0, 1], format="csc")
+
+    result = ims.root(ims.Problem(F, jac=jac), 0.3 * size)
+    assert not result.success
+    assert result.retries
+    assert not any("units" in retry.method for retry in result.retries)
