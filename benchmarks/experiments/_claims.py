@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 from jinja2 import nodes
 
-__all__ = ["foreign_commands", "loose_numbers", "sentences", "unsaid"]
+__all__ = ["altered", "foreign_commands", "loose_numbers", "sentences", "unsaid"]
 
 FENCE = re.compile(r"```.*?```", re.DOTALL)
 PLACE = r"(?:section|Table|Figure)?s? ?[\d.]+"
@@ -112,6 +112,20 @@ def sentences(value: Any, path: str = "") -> list[str]:
     if isinstance(value, str) and len(value.split()) > MOST_WORDS:
         return [f"{path.lstrip('.')}: {value}"]
     return []
+
+
+def altered(stored: dict[str, Any]) -> list[str]:
+    """Rows of results that say otherwise than the curves that they end."""
+    found, rows = [], stored.get("rows", ())
+    for row in rows if isinstance(rows, list) else ():
+        if "curve" in row:
+            ends, said = min(row["curve"], key=lambda epoch: epoch["choice"])["held"], row["perplexity"]
+        elif "epochs" in row and "accuracy" in row:
+            ends, said = row["epochs"][-1]["accuracy"], row["accuracy"]
+        else:
+            continue
+        found += [f"{said}, but its curve ends at {ends}"] * (said != ends)
+    return found
 
 
 def unsaid(page: str) -> list[str]:

@@ -18,7 +18,7 @@ import jinja2
 import numpy as np
 
 from benchmarks.experiments._audit import AUDITS, differences
-from benchmarks.experiments._claims import foreign_commands, loose_numbers, sentences, unsaid
+from benchmarks.experiments._claims import altered, foreign_commands, loose_numbers, sentences, unsaid
 from benchmarks.experiments._run import RESULTS
 from benchmarks.experiments.reference import changes, counts
 
@@ -237,6 +237,7 @@ def faults() -> list[str]:
             found.append(f"{name}.json: no {', '.join(sorted(missing))} of its origin")
         if not re.search(rf"\b{name}\b", code):
             found.append(f"{name}.json: on no page")
+        found += [f"{name}.json: {line}" for line in altered(result)]
         found += [f"{name}.json: prose in {line}" for line in sentences(result)]
     return found
 

@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("jinja2", reason="Jinja is not installed")
 
 from benchmarks.experiments._audit import differences
-from benchmarks.experiments._claims import foreign_commands, loose_numbers, sentences, unsaid
+from benchmarks.experiments._claims import altered, foreign_commands, loose_numbers, sentences, unsaid
 from benchmarks.experiments._pages import DOCS, TEMPLATES, faults, rendered, results
 
 LIES = [
@@ -119,6 +119,13 @@ def test_commands_that_no_result_is_of_are_found():
         assert foreign_commands(fence.format(own), results) == []
     for foreign in ("--rho 2", "--rate 0.04", "--layers a b", "--epochs 3", "--fetch"):
         assert foreign_commands(fence.format(foreign), results) == [foreign]
+
+
+def test_an_altered_result_is_found(stored):
+    rows = [dict(row) for row in stored["tagging"]["rows"]]
+    assert altered({"rows": rows}) == []
+    rows[0]["accuracy"] += 0.01
+    assert altered({"rows": rows})
 
 
 def test_a_first_paragraph_says_by_what_and_whether_the_claim_holds():
