@@ -46,9 +46,9 @@ class SparseInverses:
     what a factorization is estimated to, beyond what its solves would (a nanosecond for each entry of the factors): so
     the two never cost more than about twice the better one. Each J is expected to be used in as many solves as the last
     one; after one that was factored the iterations may cost half. Time steps need a few iterations, and in the cube
-    they take a small part of the time of LU. Where factors would fill too much (`FillEstimate`), GMRES with `AMG` is
-    tried before, if pyamg is installed, and with `ILU`; their preconditioners are kept for further J as long as
-    iterations do not double. Matrices on a device are factorized at once.
+    they take a small part of the time of LU. Where factors would fill too much (`FillEstimate`), GMRES is tried before,
+    with `AMG` for signs as in diffusion, if pyamg is installed, and with `ILU`; their preconditioners are kept for
+    further J as long as iterations do not double. Matrices on a device are factorized at once.
     """
 
     def __init__(self, lu: SparseLU | None = None) -> None:
@@ -227,15 +227,14 @@ def bicgstab(A: Any, b: HostArray, limit: int, eta: float) -> tuple[HostArray | 
 
 def alternatives(plan: SparsePlan | CuDSSPlan, J: SparseMatrix) -> tuple[Preconditioner, ...]:
     """What is likely to cost less than factors with the estimated fill."""
-    found: list[Preconditioner] = []
     if not isinstance(plan, SparsePlan) or plan.is_direct:
         return ()
     is_long = plan.fill.operations > AMG_LIMIT * plan.structure.nnz and plan.is_symmetric
-    if is_long and J.dtype.char == "d" and importlib.util.find_spec("pyamg") is not None:
-        found.append(AMG(coarsening="classical"))
-    if not plan.fill.prefers_direct:
-        found.append(ILU(drop_tolerance=0.1, fill=2.0))
-    return tuple(found)
+    alike = J.flat_data[0] * J.diagonal()[0, J.structure.indices] > 0  # in sign with the diagonal entry of the row
+    is_diffusive = np.median(np.bincount(J.structure.indices, alike)) <= 1  # most equations have no other such entry
+    has_amg = J.dtype.char == "d" and importlib.util.find_spec("pyamg") is not None
+    amg = [AMG(coarsening="classical")] if is_long and is_diffusive and has_amg else []
+    return (*amg, *([] if plan.fill.prefers_direct else [ILU(drop_tolerance=0.1, fill=2.0)]))
 
 
 class _KrylovInverse(LinearOperator):
