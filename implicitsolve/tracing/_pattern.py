@@ -143,9 +143,10 @@ def entrywise(step: Step) -> Rows:
 @rule(MOVES)
 def move(step: Step) -> list[Rows]:
     """What moves entries does so with their numbers from 1 on; those of a further argument follow."""
-    counts = [math.prod(shape) * inexact for shape, inexact in zip(step.shapes, step.is_inexact)]
-    first = np.cumsum([1, *counts]).tolist()
-    moved = step.function(*(step.numbers(i, first[i]) if n else step.value(i) for i, n in enumerate(counts)))
+    first = np.cumsum([1, *map(math.prod, step.shapes)]).tolist()
+    moved = step.function(
+        *(step.numbers(i, first[i]) if inexact else step.value(i) for i, inexact in enumerate(step.is_inexact))
+    )
     parts = [np.reshape(part, -1) for part in (moved if len(step.outputs) > 1 else [moved])]
     return [
         union(*(rows_at(rows, p - first[i], (p >= first[i]) & (p < first[i + 1])) for i, rows in enumerate(step.given)))

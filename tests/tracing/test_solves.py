@@ -187,6 +187,11 @@ def test_the_pattern_has_all_branches():
     assert ims.detect_structure(upwind, np.ones(n)).structure.nnz == 2 * n - 1
 
 
+def test_arrays_without_entries_leave_the_pattern_known():
+    traced = ims.trace(lambda u: np.diff(np.delete(np.append(u, 0.0), 0), prepend=u[0]), np.ones(9))
+    assert traced.structure.nnz == 17
+
+
 def test_without_jax_the_error_names_the_extra_and_nothing_else_changes():
     code = """
 import sys
