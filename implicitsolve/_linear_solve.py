@@ -11,6 +11,7 @@ from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_arra
 from implicitsolve._record import Tally
 from implicitsolve._typing import Array, ArrayArgument, HostArray, Namespace
 from implicitsolve.direct import BlockLU, DirectMethod, solve_factored
+from implicitsolve.errors import hinted
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov import LGMRES, KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._base import with_idle_measured
@@ -22,6 +23,7 @@ from implicitsolve.result import LinearResult, per_system, status_per_system
 from implicitsolve.stopping import LinearStop, kind_of
 
 
+@hinted
 def linear_solve(
     A: Any,
     b: Any,
@@ -149,12 +151,13 @@ def _check_direct(solver: Any, A: Any, operator: LinearOperator, **others: Any) 
         raise TypeError(f"linear_solve: a direct method needs a BlockBandedMatrix as `A`, got {type(A).__name__}")
 
 
-def check_linear(caller: str, method: Any, stop: Any) -> None:
-    """Raise unless `method` is a linear solver and `stop` a rule for one."""
-    if kind_of(method) not in ("krylov", "direct"):
-        raise TypeError(f"{caller}: `method` must be GMRES() or another Krylov method, or BlockLU(), got {method!r}")
-    if not isinstance(stop, LinearStop):
-        raise TypeError(f"{caller}: `stop` must be a LinearStop, got {type(stop).__name__}")
+def check_linear(caller: str, method: Any, stop: Any, *, prefix: str = "") -> None:
+    """Raise unless `method` is a linear solver and `stop` a rule for one, or None, a default."""
+    if method is not None and kind_of(method) not in ("krylov", "direct"):
+        expected = "GMRES() or another Krylov method, or BlockLU()"
+        raise TypeError(f"{caller}: `{prefix}method` must be {expected}, got {method!r}")
+    if not isinstance(stop, LinearStop | None):
+        raise TypeError(f"{caller}: `{prefix}stop` must be a LinearStop, got {type(stop).__name__}")
 
 
 def _fitting(batch_shape: tuple[int, ...], event_shape: tuple[int, ...], b: Any, name: str) -> Array:

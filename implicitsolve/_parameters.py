@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from numbers import Number
 from types import CellType, FunctionType
 
 from implicitsolve._typing import CallersArray, Residual
@@ -53,6 +54,7 @@ def bind_parameters(function: Residual, parameters: CallersArray) -> tuple[Resid
             got = type(parameters).__name__
             raise TypeError(f"Problem: `parameters` must be a mapping, or F must be F(x, parameters), got {got}")
         parameters = {named: parameters}
+    _check_values(parameters)
     if parameters and set(parameters) <= {part.name for part in arguments if part.kind in NAMED}:
         return Parametrized(function, parameters, "keywords"), parameters
     if arguments and arguments[0].kind in POSITIONAL and arguments[0].default is inspect.Parameter.empty:
@@ -60,6 +62,12 @@ def bind_parameters(function: Residual, parameters: CallersArray) -> tuple[Resid
     if parameters and isinstance(function, FunctionType) and set(parameters) <= names_around(function):
         return Parametrized(function, parameters, "names"), parameters
     return function, parameters
+
+
+def _check_values(parameters: Values) -> None:
+    for name, value in parameters.items():
+        if isinstance(value, str) or not (hasattr(value, "shape") or isinstance(value, Number | list | tuple)):
+            raise TypeError(f"Problem: `parameters` must be arrays or numbers, got {type(value).__name__} for {name!r}")
 
 
 def names_around(function: FunctionType) -> set[str]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from typing import TYPE_CHECKING, Any, Self
+import inspect
+import re
+from collections.abc import Callable, Collection
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from implicitsolve._typing import Array
 
@@ -12,6 +16,8 @@ if TYPE_CHECKING:
     _ScipyNoConvergence = Exception  # what it is; SciPy ships no types
 else:
     from scipy.optimize import NoConvergence as _ScipyNoConvergence
+
+P, T = ParamSpec("P"), TypeVar("T")
 
 
 class AccuracyWarning(RuntimeWarning):
@@ -84,36 +90,65 @@ def required(module: str, need: str) -> Any:
         raise BackendUnavailable(f"{need} ({error})") from error
 
 
-MEANT = {
-    "Dfun": "jac",
-    "F": "residual",
-    "col_deriv": "jac",
-    "fprime": "jac",
-    "f_rtol": "rtol",
-    "f_tol": "atol",
-    "fun": "residual",
-    "jacobian": "jac",
-    "maxfev": "max_evaluations",
-    "maxiter": "max_iterations",
-    "sparsity": "structure",
-    "jac_sparsity": "structure",
-    "tol": "xtol (of x), atol or rtol (of F)",
-    "x_rtol": "xtol",
-    "x_tol": "xtol",
+MEANT = {  # where the function or the class has an argument that the hint begins with
+    "Dfun": ("jac",),
+    "F": ("residual", "problem"),
+    "args": ("problem, a function that has them: lambda x: F(x, *args)",),
+    "callback": ("monitor",),
+    "col_deriv": ("jac",),
+    "f_rtol": ("rtol", "stop=NonlinearStop(rtol=...)"),
+    "f_tol": ("atol", "stop=NonlinearStop(atol=...)"),
+    "fprime": ("jac",),
+    "fun": ("residual", "problem"),
+    "jac": ("problem=Problem(F, jac=...)",),
+    "jac_sparsity": ("structure",),
+    "jacobian": ("jac",),
+    "max_iter": ("max_iterations", "max_points"),
+    "maxfev": ("max_evaluations",),
+    "maxiter": ("max_iterations", "max_points", "stop=LinearStop(max_iterations=...)"),
+    "n_jobs": ("workers",),
+    "parameters": ("problem, a function that has them: lambda x, lam: F(x, lam, **parameters)",),
+    "progress": ("monitor=implicitsolve.monitor.table()",),
+    "restart": ("krylov=GMRES(restart=...)", "method=GMRES(restart=...)"),
+    "rtol": ("stop=LinearStop(rtol=...)",),
+    "sparsity": ("structure",),
+    "tol": ("xtol (of x), atol or rtol (of F)", "atol", "stop"),
+    "x_rtol": ("xtol",),
+    "x_tol": ("xtol",),
 }
+
+
+def unknown(owner: str, keywords: Collection[str], known: Collection[str]) -> TypeError:
+    """The error for a keyword that is not known, which names what it may stand for."""
+    name = min(set(keywords) - set(known))
+    meant = [text for text in MEANT.get(name, ()) if re.split(r"\W", text)[0] in known]
+    close = meant or difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else f"; it takes {', '.join(known)}"
+    return TypeError(f"{owner}: unexpected keyword argument `{name}`{hint}")
 
 
 class ChecksKeywords:
     """A base of dataclasses whose constructor names what an unknown keyword may stand for."""
 
     def __new__(cls, *arguments: object, **keywords: object) -> Self:
-        """Raise where a keyword is unknown."""
-        known: dict[str, object] = getattr(cls, "__dataclass_fields__", {})
+        """Raise where a keyword is unknown, or an argument that has a name was given without it."""
+        known: dict[str, Any] = getattr(cls, "__dataclass_fields__", {})
         if not keywords.keys() <= known.keys():
-            name = min(keywords.keys() - known.keys())
-            meant = MEANT.get(name, "")
-            is_known = meant and meant.split()[0] in known
-            close = [meant] if is_known else difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else f"; it takes {', '.join(known)}"
-            raise TypeError(f"{cls.__name__}: unexpected keyword argument `{name}`{hint}")
+            raise unknown(cls.__name__, keywords, known)
+        if len(arguments) > (most := cls.__init__.__code__.co_argcount - 1):
+            message = f"{cls.__name__}: takes {most} positional arguments, got {len(arguments)}"
+            raise TypeError(f"{message}: give the others by name, such as {list(known)[most]}=...")
         return super().__new__(cls)
+
+
+def hinted(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, whose message for an unknown keyword names what it may stand for."""
+    known = inspect.signature(function).parameters
+
+    @wraps(function)
+    def checked(*arguments: P.args, **keywords: P.kwargs) -> T:
+        if not keywords.keys() <= known.keys():
+            raise unknown(function.__name__, keywords, known)
+        return function(*arguments, **keywords)
+
+    return checked

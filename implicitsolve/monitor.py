@@ -13,7 +13,7 @@ import numpy as np
 
 from implicitsolve._record import NewtonStep
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.stopping import check_flag
+from implicitsolve.stopping import check_flag, check_limit
 
 __all__ = ["Monitor", "ProgressBar", "Trace", "collect", "combine", "log_to", "progress_bar", "silent", "table"]
 
@@ -54,18 +54,18 @@ def silent(step: NewtonStep, x: Array, F: Array) -> None:
     """Do nothing."""
 
 
-def observer(caller: str, monitor: Any, *, progress: bool = False) -> Monitor:
+def observer(caller: str, monitor: Any, *, progress: bool = False, name: str = "monitor") -> Monitor:
     """What a caller's `monitor` and `progress` stand for; raise unless it can be called as ``monitor(step, x, F)``."""
+    check_flag(caller, "progress", progress)
     if monitor is None or isinstance(monitor, bool | np.bool_):
         shown: Monitor = table() if monitor else silent
     elif not callable(monitor):
-        raise TypeError(f"{caller}: `monitor` must be callable, or True for a table, got {type(monitor).__name__}")
+        raise TypeError(f"{caller}: `{name}` must be callable, or True for a table, got {type(monitor).__name__}")
     else:
-        check_signature(caller, monitor, "monitor(step, x, F)", ", with the step's norms and counts in `step`")
+        check_signature(caller, monitor, f"{name}(step, x, F)", ", with the step's norms and counts in `step`")
         shown = monitor
     if not progress:
         return shown
-    check_flag(caller, "progress", progress)
     return progress_bar() if shown is silent else combine(progress_bar(), shown)
 
 
@@ -139,7 +139,17 @@ def log_to(logger: logging.Logger, level: int = logging.INFO) -> Monitor:
     >>> ims.root(lambda x: x**2 - 2, 1.0, monitor=monitor).status.name
     'CONVERGED'
     """
+    if not isinstance(logger, logging.Logger | logging.LoggerAdapter):
+        raise TypeError(f"log_to: `logger` must be a logging.Logger, got {type(logger).__name__}")
+    check_limit("log_to", "level", level)
     return lambda step, x, F: logger.log(level, "%s", step)
+
+
+def _writable(caller: str, stream: Any) -> Any:
+    """A caller's stream, or None."""
+    if not hasattr(stream, "write") and stream is not None:
+        raise TypeError(f"{caller}: `stream` must be a text file, got {type(stream).__name__}")
+    return stream
 
 
 def table(stream: TextIO | None = None) -> Monitor:
@@ -166,6 +176,7 @@ def table(stream: TextIO | None = None) -> Monitor:
     >>> len(stream.getvalue().splitlines()) == result.iterations + 2  # a head, the start, and the steps
     True
     """
+    _writable("table", stream)
 
     def monitor(step: NewtonStep, x: Array, F: Array) -> None:
         out = sys.stdout if stream is None else stream
@@ -279,7 +290,7 @@ def progress_bar(stream: TextIO | None = None, *, label: str = "solve") -> Progr
     solve [##############......]  74 %  step 3, norm 6e-06, target 6e-08, about 2 steps left
     solve [####################] 100 %  step 4, norm ..., target 6e-08
     """
-    return ProgressBar(stream, label)
+    return ProgressBar(_writable("progress_bar", stream), str(label))
 
 
 def combine(*monitors: Callable[[NewtonStep, Array, Array], Any]) -> Monitor:

@@ -15,7 +15,7 @@ from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, CallersArray, Indices, ParameterCotangents, ParameterProduct, Product, Residual
 from implicitsolve.errors import ChecksKeywords, required
 from implicitsolve.operators import LinearOperator
-from implicitsolve.stopping import check_flag, check_limit
+from implicitsolve.stopping import check_choice, check_flag, check_limit
 from implicitsolve.structure import BlockBanded, Grid, Halves, Sparse
 from implicitsolve.structure._block_banded import coloring
 from implicitsolve.structure._names import labels_of
@@ -185,8 +185,8 @@ class Problem(ChecksKeywords, Representation):
             residual, parameters = bind_parameters(self.residual, self.parameters)
             object.__setattr__(self, "residual", residual)
             object.__setattr__(self, "parameters", parameters)
-        if isinstance(self.derivatives, str) and self.derivatives != "trace":
-            raise ValueError(f'Problem: `derivatives` must be "trace" or None, got {self.derivatives!r}')
+        if self.derivatives is not None and not callable(self.derivatives):
+            check_choice("Problem", "derivatives", self.derivatives, ("trace", None))
         check_limit("Problem", "batch_ndim", self.batch_ndim)
         for name in ("blocks_exact", "fixed_point", "pure"):
             if (flag := getattr(self, name)) is not True and flag is not False:

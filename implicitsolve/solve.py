@@ -13,7 +13,7 @@ from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._record import Tally
 from implicitsolve._scipy_keywords import adapted, method_hint
 from implicitsolve._typing import ArrayArgument, CallersArray, MethodName, ScipyKeywords
-from implicitsolve.errors import AccuracyWarning, required
+from implicitsolve.errors import AccuracyWarning, hinted, required
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor, observer, silent
 from implicitsolve.nonlinear import (
@@ -205,6 +205,7 @@ def root(
     return warn_if_inaccurate(solve_root(whole, x0, solver, stop, watch, previous=previous, tally=tally), stop)
 
 
+@hinted
 def plan(
     problem: Problem | Callable[..., CallersArray],
     x0: ArrayArgument | None = None,
@@ -286,5 +287,5 @@ def check_settings(
     stop = DEFAULT if stop is None else stop
     if not isinstance(stop, NonlinearStop):
         raise TypeError(f"{caller}: `stop` must be a NonlinearStop, got {type(stop).__name__}")
-    watch = silent if monitor is None and not progress else observer(caller, monitor, progress=progress)
+    watch = silent if monitor is None and progress is False else observer(caller, monitor, progress=progress)
     return method, stop, watch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -161,8 +161,8 @@ class NonlinearStop(ChecksKeywords):
         if self.max_iterations is not None:
             check_limit("NonlinearStop", "max_iterations", self.max_iterations)
         check_budget("NonlinearStop", self.max_evaluations, self.max_seconds)
-        if not callable(self.norm) and not is_one_of(self.norm, ("max", "2")):
-            raise ValueError(f'NonlinearStop: `norm` must be "max", "2" or callable, got {self.norm!r}')
+        if not callable(self.norm):
+            check_choice("NonlinearStop", "norm", self.norm, ("max", "2", "a function"))
 
     def __str__(self) -> str:
         """Return the inequality."""
@@ -312,9 +312,10 @@ def check_flag(owner: str, name: str, value: bool) -> None:
         raise TypeError(f"{owner}: `{name}` must be True or False, got {type(value).__name__}")
 
 
-def is_one_of(value: object, names: Collection[str]) -> bool:
-    """Whether `value` is a string among `names`; arrays, whose comparison is no bool, are not."""
-    return isinstance(value, str) and value in names
+def check_choice(owner: str, name: str, value: object, choices: Collection[object]) -> None:
+    """Raise unless `value` is one of a few names or numbers; arrays, whose comparison is no bool, are not."""
+    if not isinstance(value, Hashable) or value not in choices:
+        raise ValueError(f"{owner}: `{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
 def check_rdiff(owner: str, value: float | None) -> None:

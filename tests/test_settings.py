@@ -21,7 +21,7 @@ NAMES = [getattr(ims, name) for name in ims.__all__] + [
 ]
 VALUES = [value for value in [*NAMES, Auto, MixedPrecision] if is_dataclass(value)]
 # What has an obvious order of arguments, as a structure and a problem have.
-BY_POSITION = {"BlockBanded": ["lower", "upper", "block_size"], "Problem": ["residual"]}
+BY_POSITION = {"BlockBanded": ["lower", "upper", "block_size"], "Grid": ["shape"], "Problem": ["residual"]}
 
 
 def documented_defaults(cls):

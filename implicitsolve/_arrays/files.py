@@ -16,9 +16,16 @@ from implicitsolve._typing import HostArray
 T = TypeVar("T")
 
 
+def as_path(path: Any) -> Path:
+    """A caller's path."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"`path` must be a string or a path, got {type(path).__name__}")
+    return Path(path)
+
+
 def save(path: str | os.PathLike[str], what: str, parts: Mapping[str, object]) -> None:
     """Replace the old file by a complete new one, with its kind: whenever the process ends, one of them exists."""
-    unfinished = Path(f"{os.fspath(path)}.{uuid.uuid4().hex[:8]}.unfinished")  # of this call alone
+    unfinished = Path(f"{as_path(path)}.{uuid.uuid4().hex[:8]}.unfinished")  # of this call alone
     try:
         with unfinished.open("xb") as file:
             np.savez(file, **flat({"what": what, **parts}))
@@ -31,7 +38,7 @@ def save(path: str | os.PathLike[str], what: str, parts: Mapping[str, object]) -
 
 def load(path: str | os.PathLike[str], what: str, build: Callable[[dict[str, Any]], T]) -> T:
     """What `build` makes of the parts that `save` has written, or a ValueError: the file is not `what`."""
-    with Path(path).open("rb") as opened:
+    with as_path(path).open("rb") as opened:
         try:
             with np.load(opened, allow_pickle=False) as file:
                 parts = nest(file)

@@ -13,6 +13,7 @@ from implicitsolve import Problem, aslinearoperator
 from implicitsolve._arrays.namespace import array_namespace, copy_array, is_array
 from implicitsolve._typing import Array
 from implicitsolve.adapters._common import check_array, check_no_grad, check_size, quiet
+from implicitsolve.stopping import check_generator
 
 FULL, SKIPPED = "full", "skipped"
 
@@ -248,4 +249,4 @@ def initial_guess(problem: Problem, kind: str = "one-step", rng: np.random.Gener
         raise TypeError(f"initial_guess: `problem` must be a Problem with an initial guess, got {problem!r}")
     if not isinstance(kind, str):
         raise TypeError(f"initial_guess: `kind` must be a string, got {type(kind).__name__}")
-    return problem.initial_guess(kind, rng)
+    return problem.initial_guess(kind, None if rng is None else check_generator("initial_guess", rng))

@@ -13,7 +13,7 @@ from array_api_compat import device
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import array_namespace, copy_array, is_array
 from implicitsolve._typing import Array, DType, HostArray, Indices
-from implicitsolve.stopping import check_generator
+from implicitsolve.stopping import check_generator, check_tolerance
 
 Shapes: TypeAlias = Callable[[int, int], dict[str, tuple[int, ...]]]
 """Names and shapes of parameters for d inputs and k states of one position."""
@@ -130,9 +130,12 @@ def draw(
     """Draw the parameters of these shapes uniformly from [-scale, scale], in order."""
     d, k = check_size(caller, "d", d), check_size(caller, "k", k)
     check_generator(caller, rng)
-    if not 0 <= scale < np.inf:
-        raise ValueError(f"{caller}: `scale` must be finite and not negative, got {scale}")
-    if np.dtype(dtype).name not in ("float32", "float64"):
+    check_tolerance(caller, "scale", scale)
+    try:
+        name = np.dtype(dtype).name
+    except (TypeError, ValueError):
+        name = ""
+    if name not in ("float32", "float64"):
         raise TypeError(f"{caller}: `dtype` must be float32 or float64, got {dtype}")
     return {name: rng.uniform(-scale, scale, shape).astype(dtype) for name, shape in shapes(d, k).items()}
 

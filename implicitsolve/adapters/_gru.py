@@ -323,7 +323,7 @@ def stencil_gru(
 def _check_offsets(caller: str, offsets: Any) -> tuple[int, ...]:
     """Check that `offsets` are distinct integers other than 0."""
     try:
-        found = tuple(operator.index(offset) for offset in offsets)
+        found = tuple(operator.index(offset) for offset in ((None,) if isinstance(offsets, set) else offsets))
     except TypeError:
         raise TypeError(f"{caller}: `offsets` must be a sequence of integers, got {offsets!r}") from None
     if not found or 0 in found or len(set(found)) < len(found):

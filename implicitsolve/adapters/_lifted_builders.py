@@ -11,9 +11,11 @@ from implicitsolve._arrays.namespace import array_namespace, copy_array, is_arra
 from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._common import check_array, check_size
 from implicitsolve.adapters._lifted_matrices import LiftedMatrices, Places, matrices
+from implicitsolve.stopping import check_choice
 
 Named: TypeAlias = dict[str, Array]
-CHOICES = {"format": ("sparse", "block-banded", "dense"), "outputs": ("last", "all"), "initial": ("zero", "input")}
+FORMATS = ("sparse", "block-banded", "dense")
+INITIAL = ("zero", "input")
 
 
 def lifted_feedforward(
@@ -69,9 +71,9 @@ def lifted_feedforward(
     caller = "lifted_feedforward"
     if is_array(weights) or not isinstance(weights, Sequence) or len(weights) < 2:
         raise ValueError(f"{caller}: `weights` must be a sequence of at least two matrices W_0, ..., W_L")
-    given = {f"b_{i}": value for i, value in enumerate(() if biases is None else biases)}
-    if biases is not None and len(given) != len(weights) - 1:
-        raise ValueError(f"{caller}: `biases` must be {len(weights) - 1} vectors, got {len(given)}")
+    if biases is not None and (not isinstance(biases, Sequence) or len(biases) != len(weights) - 1):
+        raise ValueError(f"{caller}: `biases` must be a sequence of {len(weights) - 1} vectors, got {biases!r}")
+    given = {f"b_{i}": value for i, value in enumerate(biases or ())}
     named, own = _check(caller, {f"W_{i}": value for i, value in enumerate(weights)}, format, given)
     for (before, first), (after, second) in zip(named.items(), list(named.items())[1:]):
         if second.shape[1] != first.shape[0]:
@@ -152,8 +154,8 @@ def lifted_rnn(
     """
     caller = "lifted_rnn"
     T = check_size(caller, "T", T)
-    _check_choice(caller, "outputs", outputs)
-    _check_choice(caller, "initial", initial)
+    check_choice(caller, "outputs", outputs, ("last", "all"))
+    check_choice(caller, "initial", initial, INITIAL)
     named, own = _check(caller, {"W_H": W_H, "W_I": W_I, "W_O": W_O}, format, {} if b is None else {"b": b})
     k = _check_sizes(caller, named, "W_H", "W_I", "W_O")
     d, q = W_I.shape[1], W_O.shape[0]
@@ -239,7 +241,7 @@ def lifted_birnn(
     """
     caller = "lifted_birnn"
     T = check_size(caller, "T", T)
-    _check_choice(caller, "initial", initial)
+    check_choice(caller, "initial", initial, INITIAL)
     given = {"W_Hf": W_Hf, "W_If": W_If, "W_Of": W_Of, "W_Hb": W_Hb, "W_Ib": W_Ib, "W_Ob": W_Ob}
     biases = {name: value for name, value in {"bf": bf, "bb": bb}.items() if value is not None}
     named, own = _check(caller, given, format, biases)
@@ -267,14 +269,9 @@ def lifted_birnn(
 # ------------------------------------------------------------------------------------------------------------- details
 
 
-def _check_choice(caller: str, name: str, value: object) -> None:
-    if value not in CHOICES[name]:
-        raise ValueError(f"{caller}: `{name}` must be one of {', '.join(map(repr, CHOICES[name]))}, got {value!r}")
-
-
 def _check(caller: str, weights: Named, format: str, biases: Named) -> tuple[Named, Named]:
     """Check a network's weights, matrices of one library and dtype, its biases and the format; copy the arrays."""
-    _check_choice(caller, "format", format)
+    check_choice(caller, "format", format, FORMATS)
     first, like = next(iter(weights.items()))
     if not is_array(like):
         raise TypeError(f"{caller}: `{first}` must be an array, got {type(like).__name__}")

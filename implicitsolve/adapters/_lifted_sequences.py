@@ -5,6 +5,7 @@ from __future__ import annotations
 from implicitsolve._arrays.namespace import array_namespace, is_array
 from implicitsolve._typing import Array
 from implicitsolve.adapters._common import check_array, check_size
+from implicitsolve.stopping import check_flag
 
 
 def lifted_inputs(sequences: Array, *, initial: Array | None = None, constant: bool = False) -> Array:
@@ -41,6 +42,7 @@ def lifted_inputs(sequences: Array, *, initial: Array | None = None, constant: b
         raise TypeError(f"lifted_inputs: `sequences` must be an array, got {type(sequences).__name__}")
     if sequences.ndim not in (2, 3):
         raise ValueError(f"lifted_inputs: `sequences` must have shape (batch, T, d) or (T, d), got {sequences.shape}")
+    check_flag("lifted_inputs", "constant", constant)
     xp, lead = array_namespace(sequences), tuple(sequences.shape[:-2])
     flat = xp.reshape(xp.flip(sequences, axis=-2), (*lead, sequences.shape[-2] * sequences.shape[-1]))
     one = [xp.ones_like(flat[..., :1])] if constant else []

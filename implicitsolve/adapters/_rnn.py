@@ -14,14 +14,13 @@ from implicitsolve.adapters._common import (
     check_array,
     check_inputs,
     check_names,
-    check_size,
     draw,
     read_parameters,
 )
 from implicitsolve.adapters._layer import build
 from implicitsolve.adapters._stencil_cells import NAMES, ElmanCell, RNNCell, shapes
 from implicitsolve.adapters.kernels import check_activation
-from implicitsolve.stopping import check_flag
+from implicitsolve.stopping import check_flag, check_limit
 
 
 def rnn_parameters(
@@ -67,7 +66,8 @@ def rnn_parameters(
     (2, 2, 2)
     """
     caller = "rnn_parameters"
-    lower, upper = (0 if n == 0 else check_size(caller, name, n) for name, n in (("lower", lower), ("upper", upper)))
+    check_limit(caller, "lower", lower)
+    check_limit(caller, "upper", upper)
     _check_stencil(caller, lower, upper)
     return draw(caller, lambda d, k: shapes(d, k, lower, upper), d, k, scale, rng, dtype)
 

@@ -16,12 +16,14 @@ from implicitsolve.branches._family import Family, real_start
 from implicitsolve.branches._path import Path, leading_eigenvalues
 from implicitsolve.branches._run import Run
 from implicitsolve.branches._system import ExtendedSystem
+from implicitsolve.errors import hinted
 from implicitsolve.monitor import Monitor
 from implicitsolve.solve import check_settings
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_budget, check_flag, check_limit, check_number, check_positive, check_tolerance
 
 
+@hinted
 def continuation(
     problem: Any,
     x0: Any = None,
@@ -158,7 +160,7 @@ def continuation(
     system = ExtendedSystem(family, x, tally, unit=1.0, span=span)
     spectrum = partial(leading_eigenvalues, count=eigenvalues, shift=shift) if eigenvalues else None
     path = Path(system, spectrum, seeks_branch_points=branch_points, atol=atol)
-    functions: Any = events or {}
+    functions: Any = {} if events is None else events
     if not (isinstance(functions, Mapping) and all(map(callable, functions.values()))):
         raise TypeError(f"continuation: `events` must map names to functions g(x, lam), got {events!r}")
     run = Run(path, dict(functions), observer, bounds, stop, max_points)
@@ -193,7 +195,10 @@ def _interval(interval: Any, start: float, stop: float) -> tuple[float, float]:
     """Where the parameter may be."""
     if interval is None:
         return min(start, stop), max(start, stop)
-    low, high = (float(end) for end in interval)
+    try:
+        low, high = (float(end) for end in interval)
+    except (TypeError, ValueError):
+        raise TypeError(f"continuation: `interval` must be two numbers (low, high), got {interval!r}") from None
     if not low <= start <= high or not low < high:
         raise ValueError(f"continuation: `interval` must be (low, high) with `start` = {start} inside, got {interval}")
     return low, high
@@ -201,11 +206,13 @@ def _interval(interval: Any, start: float, stop: float) -> tuple[float, float]:
 
 def _direction(direction: Any, x: HostArray) -> HostArray:
     """(dx, dlam) as one vector."""
-    dx, dlam = direction
-    dx = np.asarray(dx, dtype=float)
-    if dx.shape != x.shape:
+    try:
+        dx, dlam = (np.asarray(part, dtype=float) for part in direction)
+    except (TypeError, ValueError):
+        raise TypeError(f"continuation: `direction` must be (dx, dlam), got {direction!r}") from None
+    if dx.shape != x.shape or dlam.ndim:
         raise ValueError(f"continuation: `direction` must be (dx, dlam) with dx of shape {x.shape}, got {dx.shape}")
-    ahead = np.append(dx.reshape(-1), float(dlam))
+    ahead = np.append(dx.reshape(-1), dlam)
     if not np.isfinite(ahead).all() or not ahead.any():
         raise ValueError("continuation: `direction` must be finite and not zero")
     return ahead

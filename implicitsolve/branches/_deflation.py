@@ -76,7 +76,10 @@ def further_solutions(
     check_limit("further_solutions", "max_iterations", max_iterations)
     stop = check_settings("further_solutions", "auto", stop, None)[1]
     x = real_start("further_solutions", x0)
-    roots = [np.array(root, dtype=float) for root in known]
+    try:
+        roots = [np.array(root, dtype=float) for root in known]
+    except (TypeError, ValueError):
+        raise TypeError(f"further_solutions: `known` must be a list of solutions, got {known!r}") from None
     for solution in roots:
         if solution.shape != x.shape:
             raise ValueError(f"further_solutions: `known` must have the shape {x.shape} of x0, got {solution.shape}")

@@ -30,6 +30,8 @@ class Family:
                 "continuation: `problem` must be a function F(x, lam), a Problem of such functions, or a function "
                 f"lam -> Problem, got {type(problem).__name__}"
             )
+        if not isinstance(parameter, str | None):
+            raise TypeError(f"continuation: `parameter` must be a name, got {type(parameter).__name__}")
         self.makes_problems = False
         if not isinstance(problem, Problem):
             self.makes_problems, parameter = _form(problem, parameter)

@@ -158,7 +158,7 @@ def newton_krylov(
     """
     function: Any = _rename(residual, "residual", "F", inner_options)
     x0 = as_inexact(_rename(x0, "x0", "xin", inner_options), "x0")
-    _check_settings(line_search, callback, inner_maxiter, outer_k)
+    _check_settings(line_search, callback, inner_maxiter, outer_k, verbose=verbose, full_output=full_output)
     exact: Any = {"derivatives": "trace"} if isinstance(jvp, str) and jvp == "trace" else {"jvp": jvp}
     problem = Problem(in_shape(function), **exact, jac=jac, structure=structure, batch_ndim=batch_ndim, bounds=bounds)
     krylov = _krylov_method(method, inner_maxiter, outer_k, inner_options)
@@ -181,13 +181,16 @@ def newton_krylov(
     return result.x
 
 
-def _check_settings(line_search: Any, callback: Any, inner_maxiter: Any, outer_k: Any) -> None:
+def _check_settings(line_search: Any, callback: Any, inner_maxiter: Any, outer_k: Any, **flags: Any) -> None:
     if not (line_search is None or isinstance(line_search, bool | str)) or line_search not in LINE_SEARCHES:
         raise ValueError(f'newton_krylov: `line_search` must be "armijo", "wolfe" or None, got {line_search!r}')
     if callback is not None:
         if not callable(callback):
             raise TypeError(f"newton_krylov: `callback` must be callable, got {type(callback).__name__}")
         check_signature("newton_krylov", callback, "callback(x, F)")
+    for name, flag in flags.items():  # numbers, as for SciPy
+        if not isinstance(flag, bool | int | np.bool_ | None):
+            raise TypeError(f"newton_krylov: `{name}` must be True or False, got {type(flag).__name__}")
     check_limit("newton_krylov", "inner_maxiter", inner_maxiter, least=1)
     check_limit("newton_krylov", "outer_k", outer_k)
 

@@ -14,7 +14,7 @@ from implicitsolve.derivatives._parameter_differences import judged, with_parame
 from implicitsolve.derivatives._point import Point, check_problem
 from implicitsolve.derivatives._systems import AdjointResult, TangentResult, as_given
 from implicitsolve.direct import DirectMethod
-from implicitsolve.errors import AccuracyWarning
+from implicitsolve.errors import AccuracyWarning, hinted
 from implicitsolve.krylov import KrylovMethod
 from implicitsolve.problem import Problem, with_derivatives
 from implicitsolve.result import LinearResult, NonlinearResult
@@ -23,6 +23,7 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop
 
 
+@hinted
 def pull_back(
     problem: Problem | NonlinearResult,
     result: NonlinearResult | ArrayArgument,
@@ -126,6 +127,7 @@ def pull_back(
     )
 
 
+@hinted
 def push_forward(
     problem: Problem | NonlinearResult,
     result: NonlinearResult | ArrayArgument | Mapping[str, ArrayArgument],
@@ -250,4 +252,4 @@ def _warn_if_inaccurate(caller: str, result: NonlinearResult) -> None:
         f"{caller}: {found}, since the solve ended by a tolerance of F: the derivative is that at this x. Solve "
         "without `atol` and `rtol`, so that the error of x decides"
     )
-    warnings.warn(message, AccuracyWarning, stacklevel=4)
+    warnings.warn(message, AccuracyWarning, stacklevel=5)

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from implicitsolve._arrays.namespace import numpy_namespace
 from implicitsolve._parameters import Parametrized
 from implicitsolve._record import Counts
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives._accuracy import COUNT, RATIO
+from implicitsolve.linearize._checks import checked_array
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult
 from implicitsolve.status import Status
@@ -107,8 +109,8 @@ class ParameterDifferences:
         relative = 2.0 ** np.floor(np.log2(part * self.precision ** (1 / 3) * size / length))  # theta + h: not rounded
         self.evaluations += 2
         with np.errstate(all="ignore"):
-            ahead, behind = [
-                np.array(self.residual.at({name: (theta + h * d)[()]})(x.copy()), dtype=x.dtype).reshape(x.shape)
-                for h in (relative, -relative)
-            ]
+            F = [self.residual.at({name: (theta + h * d)[()]})(x.copy()) for h in (relative, -relative)]
+            ahead, behind = (
+                checked_array(f, "residual", numpy_namespace, x.dtype, x.shape).reshape(x.shape) for f in F
+            )
             return (ahead - behind) / (2 * relative)

@@ -29,7 +29,6 @@ from implicitsolve.derivatives._systems import (
 from implicitsolve.direct import BlockLU, Factored, solve_factored
 from implicitsolve.direct._sparse_lu import SparseLU
 from implicitsolve.kernels._norms import norm2
-from implicitsolve.krylov import LGMRES
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._detect import random_direction
 from implicitsolve.linearize._evaluator import Evaluator, JacobianProducts
@@ -85,7 +84,7 @@ class Point:
         """Solve with J, or J^H, by the chosen method."""
         b = self._flatten(right, name)
         stop = LinearStop() if stop is None else stop
-        check_linear(self.caller, LGMRES() if method is None else method, stop)
+        check_linear(self.caller, method, stop)
         start = None if x0 is None else self._flatten(x0, "x0")
         if self.lengths is not None:
             self.evaluator.length.follow(self.evaluator.rows, norm2(self.flat) * self.lengths.factor)

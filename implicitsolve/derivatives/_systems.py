@@ -279,13 +279,21 @@ def checked_wrt(problem: Problem, wrt: Any) -> frozenset[str] | None:
         if problem.parameters and problem.parameter_vjp is None:
             raise TypeError("pull_back: the problem has parameters but no `parameter_vjp`")
         return None
-    if isinstance(wrt, str) or not (isinstance(wrt, Collection) and all(isinstance(name, str) for name in wrt)):
-        raise TypeError(f"pull_back: `wrt` must be a collection of names, got {wrt!r}")
-    unknown = sorted(set(wrt) - set(problem.parameters or wrt))
+    wrt = names_of(wrt)
+    unknown = sorted(wrt - set(problem.parameters or wrt))
     if unknown:
         raise ValueError(f"pull_back: `wrt` must name parameters of the problem, got {unknown}")
     if wrt and problem.parameter_vjp is None:
         raise TypeError("pull_back: the problem has no `parameter_vjp` for the gradients of `wrt`")
+    return wrt
+
+
+def names_of(wrt: Any) -> Any:
+    """The names of a caller's `wrt`; None where it is not given."""
+    if wrt is None:
+        return None
+    if isinstance(wrt, str) or not (isinstance(wrt, Collection) and all(isinstance(name, str) for name in wrt)):
+        raise TypeError(f"pull_back: `wrt` must be a collection of names, got {wrt!r}")
     return frozenset(wrt)
 
 

@@ -19,6 +19,7 @@ from implicitsolve.linearize._jacobian import jacobian
 from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.result import NonlinearResult
+from implicitsolve.stopping import check_limit
 from implicitsolve.structure import BlockBanded, Detection, Grid, Sparse
 
 
@@ -56,6 +57,7 @@ def pattern_of(caller: str, given: Any, unknowns: int | None = None) -> Pattern:
     if isinstance(found, BlockBanded):
         if unknowns is None:
             raise TypeError(f"{caller}: a BlockBanded needs `unknowns`")
+        check_limit(caller, "unknowns", unknowns)
         return Pattern(found, unknowns)
     if isinstance(found, NonlinearResult) and found.detection is None:
         raise ValueError(f"{caller}: the solve that led to this result looked for no sparsity of J")

@@ -17,7 +17,7 @@ from implicitsolve.errors import required
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status
-from implicitsolve.stopping import is_one_of
+from implicitsolve.stopping import check_choice
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")  # Okabe and Ito: safe for the color-blind
 MARKERS = "osD^vP"
@@ -64,9 +64,12 @@ def plot_convergence(
     >>> ax.get_yscale(), ax.get_xlabel()
     ('log', 'step')
     """
-    if not is_one_of(against, ("steps", "products")):
-        raise ValueError(f'plot_convergence: `against` must be "steps" or "products", got {against!r}')
-    given: Any = result if isinstance(result, Mapping) and "native" not in result else {label or "": result}
+    check_choice("plot_convergence", "against", against, ("steps", "products"))
+    given: Any = (
+        result
+        if isinstance(result, Mapping) and "native" not in result
+        else {"" if label is None else str(label): result}
+    )
     results = {str(name): _check(one) for name, one in given.items()}
     if not results:
         raise ValueError("plot_convergence: `result` must hold at least one result, got none")
@@ -254,8 +257,10 @@ def _matrix_axes(caller: str, ax: Any) -> Any:
 
 def _axes(caller: str, ax: Any) -> Any:
     """The given axes, or new ones."""
-    if ax is not None:
+    if hasattr(ax, "get_xaxis"):
         return ax
+    if ax is not None:
+        raise TypeError(f"{caller}: `ax` must be Axes of matplotlib, got {type(ax).__name__}")
     plt = required("matplotlib.pyplot", f"{caller} needs matplotlib: pip install 'implicitsolve[plot]'")
     return plt.subplots(layout="constrained")[1]
 

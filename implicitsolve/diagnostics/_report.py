@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve import _report as command
+from implicitsolve._arrays.files import as_path
 from implicitsolve._summary import (
     batch_tables,
     format_number,
@@ -103,8 +104,9 @@ def report(result: Any, path: str | os.PathLike[str], *, problem: Any = None) ->
     known, environment = list_entries(result), command.versions(())
     kind = f"{type(result).__name__}, {next(known[name] for name in UNKNOWNS if name in known)}"
     text = page(kind, explanation.summary, _head(result), sections, environment["implicitsolve"])
-    Path(path).write_text(text, encoding="utf-8", newline="\n")
-    return Path(path)
+    path = as_path(path)
+    path.write_text(text, encoding="utf-8", newline="\n")
+    return path
 
 
 # ------------------------------------------------------------------------------------------------------------- sections

@@ -19,7 +19,7 @@ from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._arguments import multiply_stacked
 from implicitsolve.result import per_system, status_per_system
 from implicitsolve.status import Status
-from implicitsolve.stopping import LinearStop, check_limit, check_number
+from implicitsolve.stopping import LinearStop, check_choice, check_limit, check_number
 
 MOST_REFINEMENTS = 5  # LAPACK's ITMAX in xGERFS
 REFINED = 0.5  # a step that does not halve the residual is the last: Higham (2002), Accuracy and Stability, 12.1
@@ -291,7 +291,6 @@ class BlockSettings(DirectMethod):
     def __post_init__(self) -> None:
         owner = type(self).__name__
         check_limit(owner, "refine", self.refine)
-        for name, value, values in (("pivoting", self.pivoting, self._PIVOTING), ("backend", self.backend, BACKENDS)):
-            if value not in values:
-                raise ValueError(f"{owner}: `{name}` must be one of {values}, got {value!r}")
+        check_choice(owner, "pivoting", self.pivoting, self._PIVOTING)
+        check_choice(owner, "backend", self.backend, BACKENDS)
         check_number(owner, "growth_limit", self.growth_limit, least=1)

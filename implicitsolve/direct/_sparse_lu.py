@@ -18,6 +18,7 @@ from implicitsolve.direct._factorization import FactoredInverse
 from implicitsolve.direct._sparse_engines import LIBRARIES, BandLU, DenseLU, Refined, Scaled, SuperLU, load
 from implicitsolve.krylov import LinearMethod
 from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.stopping import check_choice
 from implicitsolve.structure._sparse import Sparse, compressed
 
 WIDEST_BAND = 24  # diagonals on one side up to which LAPACK's band was faster than SuperLU: 6 times at 1, even at 32
@@ -169,8 +170,7 @@ class SparseLU(LinearMethod):
     takes_sparse: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.engine not in ("auto", *LIBRARIES):
-            raise ValueError(f"SparseLU: `engine` must be one of {('auto', *LIBRARIES)}, got {self.engine!r}")
+        check_choice("SparseLU", "engine", self.engine, ("auto", *LIBRARIES))
         if self.engine != "auto":
             load(self.engine)
 

@@ -14,11 +14,11 @@ from implicitsolve._arrays.namespace import array_namespace, as_inexact
 from implicitsolve._record import Counts
 from implicitsolve._typing import Array, CallersArray, HostArray, Indices
 from implicitsolve.derivatives import AdjointResult, pull_back
-from implicitsolve.derivatives._systems import long_krylov
+from implicitsolve.derivatives._systems import long_krylov, names_of
 from implicitsolve.drivers._stream import solve_stream
 from implicitsolve.kernels._norms import norm_max
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
-from implicitsolve.monitor import Monitor, silent
+from implicitsolve.monitor import Monitor, observer
 from implicitsolve.nonlinear import Anderson
 from implicitsolve.nonlinear._solve import solve_root
 from implicitsolve.nonlinear._state import Scheduler
@@ -27,7 +27,7 @@ from implicitsolve.problem import Problem, chosen
 from implicitsolve.result import Ending, NonlinearResult
 from implicitsolve.solve import NonlinearMethod
 from implicitsolve.status import Status
-from implicitsolve.stopping import LinearStop, NonlinearStop
+from implicitsolve.stopping import LinearStop, NonlinearStop, check_choice
 
 FAILED = ("leave out", "count")
 ANDERSON = Anderson()
@@ -147,8 +147,8 @@ def stream_gradients(
     >>> found.gradients["U"].shape, int(found.counted.sum()), bool(found.success.all())
     ((4, 4), 50, True)
     """
-    if failed not in FAILED:
-        raise ValueError(f"stream_gradients: `failed` must be one of {FAILED}, got {failed!r}")
+    check_choice("stream_gradients", "failed", failed, FAILED)
+    watch = observer("stream_gradients", adjoint_monitor, name="adjoint_monitor")
     solution = solve_stream(problem, x0, batch_size=batch_size, method=method, stop=stop, monitor=monitor)
     xp, axes = array_namespace(solution.x), problem.batch_ndim
     event = tuple(solution.x.shape[axes:])
@@ -159,9 +159,9 @@ def stream_gradients(
     given = _cotangent(cotangent, x, rows, int(batch_size))
     size = int(batch_size)
     if adjoint_method is None and problem.fixed_point and problem.substitute is None:
-        adjoint_method = _Refilled(size, silent if adjoint_monitor is None else adjoint_monitor)
+        adjoint_method = _Refilled(size, watch)
         size = max(1, rows.size)
-    adjoints = _Adjoints(problem, x, {"method": adjoint_method, "stop": adjoint_stop, "wrt": wrt})
+    adjoints = _Adjoints(problem, x, {"method": adjoint_method, "stop": adjoint_stop, "wrt": names_of(wrt)})
     for first in range(0, rows.size, size):
         part = slice(first, first + size)
         adjoints.add(rows[part], given[part, ...], status, leaves_out=failed == "leave out")

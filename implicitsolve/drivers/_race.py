@@ -19,7 +19,7 @@ from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult, per_system
 from implicitsolve.solve import NonlinearMethod, check_settings, solve_root
 from implicitsolve.status import CUT, Status
-from implicitsolve.stopping import NonlinearStop
+from implicitsolve.stopping import NonlinearStop, check_generator
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -105,7 +105,7 @@ def race(
     """
     problem = problem if isinstance(problem, Problem) else Problem(problem)
     solver, stop, monitor = check_settings("race", method, stop, monitor)
-    values = _values(problem, starts, rng)
+    values = _values(problem, starts, None if rng is None else check_generator("race", rng))
     evaluator = Evaluator(problem, values[0])
     if problem.batch_ndim and problem.take is not None and 0 not in values[0].shape:
         result = _together(evaluator, values, solver, stop, monitor)

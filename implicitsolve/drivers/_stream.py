@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
@@ -191,6 +191,8 @@ def solve_sequences(
     check_limit("solve_sequences", "window", window, least=1)
     if not callable(build):
         raise TypeError(f"solve_sequences: `build` must be callable, got {type(build).__name__}")
+    if not isinstance(sequences, Iterable):
+        raise TypeError(f"solve_sequences: `sequences` must be iterable, got {type(sequences).__name__}")
     options = {"batch_size": batch_size, "method": method, "stop": stop, "monitor": monitor}
     return _solve(build, enumerate(sequences), batch_size, window * batch_size, options)
 
@@ -203,6 +205,8 @@ def _solve(
     options: dict[str, Any],
 ) -> Iterator[Solved]:
     while read := list(islice(numbered, ahead)):
+        if not all(isinstance(sequence, Sized) for _, sequence in read):
+            raise TypeError("solve_sequences: each of the `sequences` must have a length")
         lengths = np.asarray([len(sequence) for _, sequence in read])
         for bucket in _buckets(lengths, size):
             result = solve_stream(build([read[i][1] for i in bucket]), **options)

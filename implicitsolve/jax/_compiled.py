@@ -32,7 +32,7 @@ State = dict[str, Any]
 def is_solved_in_jax(settings: Settings, start: Array) -> bool:
     """Whether a system is small and real, its method left to the solver, its norm and limits known to JAX."""
     stop = settings.stop or NonlinearStop()
-    is_free = settings.method == "auto" and settings.structure in (None, "none")
+    is_free = settings.method == "auto" and (settings.structure is None or str(settings.structure) == "none")
     is_plain = stop.norm == "max" and stop.max_evaluations is None and stop.max_seconds is None
     return is_free and is_plain and start.size <= MOST_UNKNOWNS and jnp.issubdtype(start.dtype, jnp.floating)
 

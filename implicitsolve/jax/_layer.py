@@ -24,7 +24,7 @@ from implicitsolve.jax._root import RootResult
 from implicitsolve.jax._solves import Settings, outcome, solution_map
 from implicitsolve.problem import Problem
 from implicitsolve.status import Status
-from implicitsolve.stopping import LinearStop, NonlinearStop
+from implicitsolve.stopping import LinearStop, NonlinearStop, check_choice
 
 HostArrays: TypeAlias = Sequence[HostArray]
 ARRAYS = (jax.Array, np.ndarray)  # tracers are among the first
@@ -189,8 +189,7 @@ def approximate_fixed_point(
     """
     caller = "approximate_fixed_point"
     rho = check_size(caller, "rho", rho)
-    if propagation not in (FULL, SKIPPED):
-        raise ValueError(f"{caller}: `propagation` must be {FULL!r} or {SKIPPED!r}, got {propagation!r}")
+    check_choice(caller, "propagation", propagation, (FULL, SKIPPED))
     (weights, sequences, ends), shape, fixed, is_single = _arrange(caller, adapter, params, inputs, lengths, options)
     cell = _recurrence(adapter, weights, fixed)
 
@@ -206,9 +205,11 @@ def _arrange(
     caller: str, adapter: Callable[..., Problem], params: Mapping[str, Any], inputs: Any, lengths: Any, options: Any
 ) -> tuple[tuple[Any, Any, Any], tuple[int, ...], dict[str, Any], bool]:
     """Weights, sequences and lengths of a batch, its states' shape, other options, and whether it is one sequence."""
-    if adapter not in CELLS:
+    if not callable(adapter) or adapter not in CELLS:
         names = ", ".join(function.__name__ for function in CELLS)
         raise TypeError(f"{caller}: `adapter` must be one of implicitsolve.adapters: {names}; got {adapter!r}")
+    if not isinstance(params, Mapping):
+        raise TypeError(f"{caller}: `params` must be a mapping of names to arrays, got {type(params).__name__}")
     given = {name: options[name] for name in BOUNDARIES if options.get(name) is not None}
     others = {name: value for name, value in options.items() if name not in given}
     shape, is_single = _shape(adapter, params, inputs, lengths, given | others)

@@ -227,7 +227,10 @@ def is_parameter(leaf: Any) -> bool:
 
 def checked_start(x: Any) -> jax.Array:
     """A part of x0 as floating-point array of JAX."""
-    x = jnp.asarray(x)
+    try:
+        x = jnp.asarray(x)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"root: `x0` must hold real or complex numbers: {error}") from error
     if not jnp.issubdtype(x.dtype, jnp.number):
         raise TypeError(f"root: `x0` must hold real or complex numbers, got dtype {x.dtype}")
     if not jnp.issubdtype(x.dtype, jnp.inexact):

@@ -12,7 +12,6 @@ import numpy as np
 from implicitsolve._linear_solve import check_linear
 from implicitsolve.derivatives import pull_back, push_forward
 from implicitsolve.jax._exchange import PULL, PUSH, VALUE, Ask, HostSolve
-from implicitsolve.krylov import LGMRES
 from implicitsolve.problem import Problem
 from implicitsolve.solve import check_settings
 from implicitsolve.solve import root as root_on_host
@@ -34,8 +33,7 @@ class Settings:
     def check(self, caller: str) -> Settings:
         """The arguments, if they are usable."""
         check_settings(caller, self.method, self.stop, None)
-        if self.adjoint_stop is not None or self.adjoint_method is not None:
-            check_linear(caller, self.adjoint_method or LGMRES(), self.adjoint_stop or LinearStop())
+        check_linear(caller, self.adjoint_method, self.adjoint_stop, prefix="adjoint_")
         return self
 
     def solve_root(self, problem: Problem, start: Any = None) -> tuple[Any, ...]:

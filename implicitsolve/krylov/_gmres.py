@@ -10,6 +10,7 @@ import numpy as np
 from implicitsolve._arrays.host import from_host, scatter
 from implicitsolve._arrays.namespace import array_namespace, quotient
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.errors import ChecksKeywords
 from implicitsolve.kernels._norms import Norms
 from implicitsolve.krylov._arnoldi import Arnoldi
 from implicitsolve.krylov._base import IDLE, KrylovMethod, KrylovOutcome, classify, part_of, start, update
@@ -20,7 +21,7 @@ MAX_IDLE = 10  # idle cycles in a row after which a system has stagnated; LGMRES
 
 
 @dataclass(frozen=True, kw_only=True)
-class GMRES(KrylovMethod):
+class GMRES(ChecksKeywords, KrylovMethod):
     """Generalized minimal residual method, restarted, for each system of a batch.
 
     Parameters

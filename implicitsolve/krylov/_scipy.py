@@ -15,6 +15,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov._base import IDLE, KrylovMethod, KrylovOutcome, classify, start
 from implicitsolve.operators import LinearOperator
+from implicitsolve.stopping import check_choice
 
 SCIPY_METHODS = ("bicg", "bicgstab", "cg", "cgs", "gcrotmk", "gmres", "lgmres", "minres", "qmr", "tfqmr")
 
@@ -56,8 +57,8 @@ class ScipyKrylov(KrylovMethod):
     def __post_init__(self) -> None:
         if not isinstance(self.options, Mapping):
             raise TypeError(f"ScipyKrylov: `options` must be a mapping, got {type(self.options).__name__}")
-        if not callable(self.function) and self.function not in SCIPY_METHODS:
-            raise ValueError(f"ScipyKrylov: `function` must be callable or in {SCIPY_METHODS}, got {self.function!r}")
+        if not callable(self.function):
+            check_choice("ScipyKrylov", "function", self.function, (*SCIPY_METHODS, "a function"))
 
     def solve(
         self,

@@ -9,6 +9,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import to_host
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.errors import ChecksKeywords
 from implicitsolve.kernels._norms import Norms
 from implicitsolve.linearize._evaluator import NewSystems
 from implicitsolve.nonlinear._fixed_point import FixedPointLoop, FixedPointState, scaled
@@ -19,7 +20,7 @@ from implicitsolve.stopping import check_flag, check_limit, check_number, check_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Anderson(FixedPointMethod):
+class Anderson(ChecksKeywords, FixedPointMethod):
     """Anderson's method: each step mixes the last points so that their mixed residual is smallest [1]_, [2]_.
 
     Parameters

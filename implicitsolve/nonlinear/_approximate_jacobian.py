@@ -71,13 +71,15 @@ def _invert(A: Any) -> Any:
     """Factors, or what approximates A^-1 by products with A."""
     if hasattr(A, "solve"):
         return A
-    if isinstance(A, tuple):
+    if isinstance(A, tuple) and len(A) == 2 and np.ndim(A[0]) == 2:
         return LinearOperator(lambda b: scipy.linalg.lu_solve(A, b), in_shape=A[0].shape[0])
     if scipy.sparse.issparse(A):
         A = SparseMatrix.from_scipy(A)
     if isinstance(A, SparseMatrix):
         return SparseLU().factor(A)
     operator = aslinearoperator(A, "jac_approx")
+    if operator.shape[0] != operator.shape[1]:
+        raise ValueError(f"`jac_approx` must be square, got shape {operator.shape}")
     if isinstance(A, np.ndarray):
         A = BlockBandedMatrix(A[None, None], lower=0, upper=0)
     return BlockLU().factor(A) if isinstance(A, BlockBandedMatrix) else _by_products(operator.flat())

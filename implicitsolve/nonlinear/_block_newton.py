@@ -11,6 +11,7 @@ import numpy as np
 
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU, DirectMethod
+from implicitsolve.errors import ChecksKeywords
 from implicitsolve.globalize._line_search import Backtracking, LineSearch
 from implicitsolve.globalize._rules import MAX_AGE, has_halved, is_fast, largest_ratio, slowest_rate
 from implicitsolve.kernels import Factors
@@ -34,7 +35,7 @@ from implicitsolve.nonlinear._one_system import FACTORED, NO_STEP, REUSED, ROW, 
 from implicitsolve.nonlinear._state import JacobianAssembler, Solution, SolveContext, is_rounding
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._lagged import BatchedInverse
-from implicitsolve.stopping import check_kind, check_rdiff, kind_of
+from implicitsolve.stopping import check_choice, check_kind, check_rdiff, kind_of
 
 
 class OneFactoredSystem(OneInvertedSystem):
@@ -245,7 +246,7 @@ REUSES = ("broyden", "chord", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockNewton:
+class BlockNewton(ChecksKeywords):
     """Newton's method by direct solves: J of the declared structure is assembled, factorized, and reused.
 
     Parameters
@@ -302,8 +303,7 @@ class BlockNewton:
     eliminates = False
 
     def __post_init__(self) -> None:
-        if self.reuse not in REUSES:
-            raise ValueError(f"BlockNewton: `reuse` must be one of {REUSES}, got {self.reuse!r}")
+        check_choice("BlockNewton", "reuse", self.reuse, REUSES)
         check_rdiff("BlockNewton", self.rdiff)
         if kind_of(self.factor) != "direct":
             raise TypeError(f"BlockNewton: `factor` must be BlockLU() or another direct method, got {self.factor!r}")

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.errors import ChecksKeywords
 from implicitsolve.globalize._line_search import Backtracking, EisenstatWalker, Forcing, LineSearch, SearchResult
 from implicitsolve.globalize._rules import armijo_ratio, forcing_term, has_halved, has_search_failed, tighten
 from implicitsolve.globalize._searches import Dogleg
@@ -25,7 +26,7 @@ from implicitsolve.nonlinear._one_system import NO_STEP, OneSystem
 from implicitsolve.nonlinear._plan import STUCK, Stage, run
 from implicitsolve.nonlinear._state import Solution, SolveContext
 from implicitsolve.status import Status
-from implicitsolve.stopping import check_flag, check_kind, check_limit, check_rdiff, kind_of
+from implicitsolve.stopping import check_choice, check_flag, check_kind, check_limit, check_rdiff, kind_of
 
 SMALL = 256  # unknowns up to which a third search is tried: it solves hard small problems
 DOGLEG = Dogleg()
@@ -150,7 +151,7 @@ class OneKrylovSystem(OneSystem):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewtonKrylov:
+class NewtonKrylov(ChecksKeywords):
     """Inexact Newton method whose linear systems are solved by a Krylov method, for each system of a batch.
 
     Parameters
@@ -232,8 +233,7 @@ class NewtonKrylov:
         check_limit("NewtonKrylov", "recycle", self.recycle)
         check_flag("NewtonKrylov", "retry", self.retry)
         check_rdiff("NewtonKrylov", self.rdiff)
-        if self.krylov_dtype not in (None, "float32"):
-            raise ValueError(f'NewtonKrylov: `krylov_dtype` must be None or "float32", got {self.krylov_dtype!r}')
+        check_choice("NewtonKrylov", "krylov_dtype", self.krylov_dtype, (None, "float32"))
         if self.krylov is not None and kind_of(self.krylov) != "krylov":
             raise TypeError(f"NewtonKrylov: `krylov` must be GMRES() or another Krylov method, got {self.krylov!r}")
         check_kind("NewtonKrylov", "forcing", self.forcing, "forcing")

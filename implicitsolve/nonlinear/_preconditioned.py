@@ -23,7 +23,7 @@ from implicitsolve.nonlinear._state import CONVERGED, NonlinearMethod, Solution,
 from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem
 from implicitsolve.status import Status
-from implicitsolve.stopping import NonlinearStop, check_kind, check_limit, is_one_of, kind_of
+from implicitsolve.stopping import NonlinearStop, check_choice, check_kind, check_limit, kind_of
 
 Inner: TypeAlias = Callable[[Array], Array] | NonlinearMethod
 ANDERSON = Anderson()
@@ -117,8 +117,7 @@ class Preconditioned(NonlinearMethod):
             expected = "callable, a Problem, a nonlinear method, or a tuple of methods and callables"
             raise TypeError(f"Preconditioned: `inner` must be {expected}, got {self.inner!r}")
         check_kind("Preconditioned", "outer", self.outer, "nonlinear")
-        if not is_one_of(self.side, ("left", "right")):
-            raise ValueError(f'Preconditioned: `side` must be "left" or "right", got {self.side!r}')
+        check_choice("Preconditioned", "side", self.side, ("left", "right"))
         check_limit("Preconditioned", "sweeps", self.sweeps, least=1)
 
     @property

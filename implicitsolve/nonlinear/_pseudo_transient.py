@@ -10,6 +10,7 @@ import numpy as np
 from implicitsolve._arrays.host import from_host, gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, copy_array, is_cupy_array
 from implicitsolve._typing import Array, Indices
+from implicitsolve.errors import ChecksKeywords
 from implicitsolve.globalize._line_search import ConstantForcing, SearchResult, SearchStart
 from implicitsolve.globalize._searches import FullStep
 from implicitsolve.kernels._norms import norm2
@@ -21,7 +22,7 @@ from implicitsolve.nonlinear._sparse_newton import FactoredNewton, SparseNewton
 from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.stopping import check_number, check_positive
+from implicitsolve.stopping import check_choice, check_number, check_positive
 
 STEPS = 500  # at most, where the caller set no limit
 SHORTER, TRIALS = 0.1, 6  # of a step to where F is not finite, and how often
@@ -30,7 +31,7 @@ LINEAR, SHRINKAGE = 0.5, 0.5  # part of ||F|| by which it may differ from F + J 
 
 
 @dataclass(frozen=True, kw_only=True)
-class PseudoTransient(NonlinearMethod):
+class PseudoTransient(ChecksKeywords, NonlinearMethod):
     """Pseudo-transient continuation: follow V dx/dt = +F(x) or -F(x) to its steady state, a root of F.
 
     Each step solves ``(J - sign V / delta) s = -F``, an implicit Euler step of length delta, without a line search.
@@ -85,8 +86,7 @@ class PseudoTransient(NonlinearMethod):
     newton: NewtonKrylov | SparseNewton | BlockNewton | None = None
 
     def __post_init__(self) -> None:
-        if self.sign not in (None, 1, -1):
-            raise ValueError(f"PseudoTransient: `sign` must be None, 1 or -1, got {self.sign!r}")
+        check_choice("PseudoTransient", "sign", self.sign, (None, 1, -1))
         check_positive("PseudoTransient", "first_step", self.first_step)
         check_number("PseudoTransient", "increment", self.increment, least=1)
         if not isinstance(self.newton, NewtonKrylov | SparseNewton | BlockNewton | None):

@@ -35,7 +35,7 @@ from implicitsolve.nonlinear._state import (
 from implicitsolve.problem import FUNCTIONS, Problem, with_derivatives
 from implicitsolve.result import NonlinearResult, error_per_system, per_system, status_per_system
 from implicitsolve.status import Status
-from implicitsolve.stopping import NonlinearStop, is_one_of
+from implicitsolve.stopping import NonlinearStop
 
 ASIDE = 1e-3  # of x, by which a point is moved where F is to have generic digits
 
@@ -86,7 +86,7 @@ def _solve(
     whole, trace, scales = problem, problem.derivatives, None
     tally.residuals += 0 if trace is None else trace.evaluations
     _check(problem, solver, scheduler)
-    if is_one_of(problem.x_scale, ("log",)):
+    if _has_logarithms(problem):
         bounds = (0.0, np.inf) if problem.bounds is None else problem.bounds
         whole = problem = replace(problem, x_scale=None, bounds=bounds)
         solver = Logarithmic(method=solver)
@@ -130,6 +130,10 @@ def _evaluator(
     if given is not None:
         offer_inverse(evaluator, given, scales)
     return evaluator
+
+
+def _has_logarithms(problem: Problem) -> bool:
+    return isinstance(problem.x_scale, str) and problem.x_scale == "log"
 
 
 def _check(problem: Problem, solver: NonlinearMethod, scheduler: Scheduler | None) -> None:

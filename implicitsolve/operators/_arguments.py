@@ -96,8 +96,9 @@ def common_dtype(a: Any, b: Any) -> Any:
 def checked_dtype(dtype: DType) -> Any:
     """NumPy's form of a NumPy dtype; other libraries' as they are."""
     try:
-        return np.dtype(dtype) if isinstance(dtype, str | type | np.dtype) else dtype
-    except TypeError:
+        own = host_dtype(dtype)
+        return own if isinstance(dtype, str | type | np.dtype) else dtype
+    except (TypeError, ValueError):
         raise TypeError(f"LinearOperator: `dtype` must be a data type, got {dtype!r}") from None
 
 

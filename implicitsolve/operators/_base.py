@@ -100,7 +100,7 @@ class LinearOperator:
     ) -> None:
         functions = {"matvec": matvec, "rmatvec": rmatvec, "take": take, "inverse": inverse, "cast": cast}
         for name, function in functions.items():
-            if function is not None and not callable(function):
+            if not callable(function) and (function is not None or name == "matvec"):
                 raise TypeError(f"LinearOperator: `{name}` must be callable, got {type(function).__name__}")
         self._matvec, self._rmatvec = matvec, rmatvec
         self._take, self._inverse, self._cast = take, inverse, cast

@@ -11,7 +11,7 @@ import scipy.sparse
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import array_namespace, is_complex
 from implicitsolve._typing import Array, ArrayT, HostArray
-from implicitsolve.stopping import is_one_of
+from implicitsolve.stopping import check_choice
 from implicitsolve.structure import BlockBanded
 
 FEW_COLUMNS = 4  # with as many right-hand sides or more, products of dense blocks beat SciPy's loops (if k > 1)
@@ -188,8 +188,7 @@ def _swap(x: Array, lead: int) -> Array:
 
 def to_sparse(blocks: Array, structure: BlockBanded, format: str) -> Any:
     """Return one system's matrix as a SciPy sparse array."""
-    if not is_one_of(format, ("bsr", "csr", "csc")):
-        raise ValueError(f'to_sparse: `format` must be "bsr", "csr" or "csc", got {format!r}')
+    check_choice("to_sparse", "format", format, ("bsr", "csr", "csc"))
     if int(np.prod(blocks.shape[:-4])) != 1:
         raise ValueError(f"to_sparse: the matrix must be one system, got batch shape {tuple(blocks.shape[:-4])}")
     band = to_host(array_namespace(blocks).reshape(blocks, blocks.shape[-4:]))

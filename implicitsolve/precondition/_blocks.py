@@ -28,7 +28,7 @@ from implicitsolve.precondition._parts import (
     row_scales,
     rows_of,
 )
-from implicitsolve.stopping import check_flag, check_limit
+from implicitsolve.stopping import check_choice, check_flag, check_limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,8 +167,7 @@ class BlockGaussSeidel(Preconditioner):
 
     def __post_init__(self) -> None:
         check_limit("BlockGaussSeidel", "sweeps", self.sweeps, least=1)
-        if self.order not in ORDERS:
-            raise ValueError(f"BlockGaussSeidel: `order` must be one of {ORDERS}, got {self.order!r}")
+        check_choice("BlockGaussSeidel", "order", self.order, ORDERS)
 
     def build(self, A: BlockBandedMatrix) -> LinearOperator:
         """Return the sweeps for each system of A."""

@@ -19,7 +19,7 @@ from implicitsolve.errors import required
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._parts import Preconditioner
-from implicitsolve.stopping import check_flag, check_limit, check_number
+from implicitsolve.stopping import check_choice, check_flag, check_limit, check_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +155,7 @@ class AMG(Preconditioner):
         check_limit("AMG", "fields", self.fields, least=1)
         check_limit("AMG", "coarsest", self.coarsest, least=1)
         check_flag("AMG", "fields_last", self.fields_last)
-        if self.coarsening not in ("aggregation", "classical"):
-            raise ValueError(f'AMG: `coarsening` must be "aggregation" or "classical", got {self.coarsening!r}')
+        check_choice("AMG", "coarsening", self.coarsening, ("aggregation", "classical"))
         if self.coarsening == "classical" and self.fields > 1:
             raise ValueError(f'AMG: `fields` must be 1 with `coarsening` "classical", got {self.fields}')
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, cast
 
@@ -13,12 +13,13 @@ import numpy as np
 
 from implicitsolve._summary import Representation
 from implicitsolve._typing import Indices
+from implicitsolve.errors import ChecksKeywords
 from implicitsolve.stopping import check_flag, check_limit
 from implicitsolve.structure._sparse import Sparse
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid(Representation):
+class Grid(ChecksKeywords, Representation):
     """A stencil on a grid: each point is coupled to a few points near it, all fields with each other.
 
     Parameters
@@ -39,11 +40,11 @@ class Grid(Representation):
     Examples
     --------
     >>> from implicitsolve.structure import Grid
-    >>> Grid(shape=(32, 32), fields=2, periodic=True).sparse
+    >>> Grid((32, 32), fields=2, periodic=True).sparse
     <Sparse 2048x2048, 20480 entries, at most 10 in a row>
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = field(kw_only=False)
     stencil: int | Literal["box"] | tuple[tuple[int, ...], ...] = 1
     periodic: bool | tuple[bool, ...] = False
     fields: int = 1

@@ -42,7 +42,7 @@ def dot_test(A: Any, *, like: Array | None = None, rng: np.random.Generator | No
     """
     A = aslinearoperator(A)
     rng = own_generator("dot_test", rng)
-    like = np.zeros(1, dtype=np.result_type(host_dtype(A.dtype), np.float32)) if like is None else like
+    like = _like(A, like)
     v = normal(rng, A.batch_shape + A.in_shape, like)
     w = normal(rng, A.batch_shape + A.out_shape, like)
     Av, Aw = to_host(A.matvec(v)).reshape(-1), to_host(A.rmatvec(w)).reshape(-1)
@@ -102,6 +102,11 @@ def taylor_test(problem: Problem | Residual, x: Array, *, rng: np.random.Generat
     return float(np.median(orders)) if orders.size else float("inf")
 
 
+def _like(A: LinearOperator, like: Any) -> Array:
+    """The caller's array, or one of NumPy's of the operator's dtype."""
+    return np.zeros(1, np.result_type(host_dtype(A.dtype), np.float32)) if like is None else as_inexact(like, "like")
+
+
 def normal(rng: np.random.Generator, shape: tuple[int, ...], like: Array) -> Array:
     """Standard normal numbers in the dtype and library of `like`, complex where it is."""
     values = rng.standard_normal(shape)
@@ -147,6 +152,6 @@ def dense(A: LinearOperator | Any, *, like: Array | None = None) -> Any:
     A = aslinearoperator(A)
     if A.batch_shape:
         raise ValueError(f"dense: the operator has batch axes {A.batch_shape}; take one system")
-    like = np.zeros(1, dtype=np.result_type(host_dtype(A.dtype), np.float32)) if like is None else like
+    like = _like(A, like)
     matrix = to_host(A.matmat(from_host(np.eye(A.shape[1]), like)))
     return matrix.astype(host_dtype(like.dtype), copy=False)

@@ -148,6 +148,8 @@ def check_derivatives(
     if not np.isfinite(norm2(point.F)).all():
         raise ValueError("check_derivatives: F(x) must be finite; choose another `x`")
     checks = [*conduct(point), *product_tests(point), *_halves(problem, x, rng)]
+    if build is not None and not callable(build):
+        raise TypeError(f"check_derivatives: `build` must be callable, got {type(build).__name__}")
     parameter_checks, skipped = parameter_tests(point, build)
     return DerivativeReport(tuple(checks + parameter_checks), tuple(skipped))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,9 @@ from torch.nn.functional import linear, logsigmoid
 import implicitsolve as ims
 from implicitsolve import NonlinearStop, Problem, pull_back, root
 from implicitsolve.adapters._equations import Equations
+from implicitsolve.adapters.kernels._recurrence import check_activation
 from implicitsolve.result import NonlinearResult
+from implicitsolve.stopping import check_tolerance
 from implicitsolve.structure import BlockBanded
 from implicitsolve.torch._calls import Call, Root, leading
 from implicitsolve.torch._options import SolveOptions, Start
@@ -27,6 +28,7 @@ from implicitsolve.torch._share import (
     REAL,
     Linearization,
     check_like,
+    check_source,
     check_tensor,
     on_device,
     to_array,
@@ -196,13 +198,17 @@ class ImplicitLayer(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(solve_options, SolveOptions | None):
+            raise TypeError(f"{self.caller}: `solve_options` must be SolveOptions, got {type(solve_options).__name__}")
+        if "activation" in settings:
+            check_activation(self.caller, settings["activation"])
         self.solve_options: SolveOptions = SolveOptions() if solve_options is None else solve_options
         self.settings: dict[str, Any] = dict(settings)
         self.names: tuple[str, ...] = tuple(shapes)
         self.input_size = inputs
         self.state_size = states
         dtype = torch.get_default_dtype() if dtype is None else dtype
-        if dtype not in REAL + HALF:
+        if not isinstance(dtype, torch.dtype) or dtype not in REAL + HALF:
             raise TypeError(f"{self.caller}: `dtype` must be one of torch's real floating dtypes, got {dtype}")
         for name, shape in shapes.items():
             self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
@@ -216,8 +222,8 @@ class ImplicitLayer(nn.Module):
     def reset_parameters(self, scale: float | None = None, generator: torch.Generator | None = None) -> None:
         """Draw all parameters, uniformly from [-scale, scale], by default the scale of the layer's paper."""
         scale = self.initial_scale if scale is None else scale
-        if not 0 <= scale < math.inf:
-            raise ValueError(f"{self.caller}: `scale` must be finite and not negative, got {scale}")
+        check_tolerance(self.caller, "scale", scale)
+        check_source(self.caller, generator)
         for name in self.names:
             nn.init.uniform_(getattr(self, name), -scale, scale, generator=generator)
 

@@ -13,6 +13,7 @@ from torch.nn.functional import linear
 
 import implicitsolve as ims
 from implicitsolve import Problem
+from implicitsolve.stopping import check_flag, check_limit
 from implicitsolve.torch._layer import EQUATIONS, ImplicitLayer, LayerOptions
 from implicitsolve.torch._options import Start
 from implicitsolve.torch._share import on_device, to_array, to_tensor, widen
@@ -81,6 +82,9 @@ class LiftedNet(ImplicitLayer):
         pattern: Any = None,
         **options: Unpack[LayerOptions],
     ) -> None:
+        check_limit("LiftedNet", "n", n, least=1)
+        check_limit("LiftedNet", "p", p, least=1)
+        check_flag("LiftedNet", "bias", bias)
         self._places: dict[str, Any] | None = None  # of the entries, in CSR form; their data are indices of parameters
         shapes: dict[str, tuple[int, ...]] = {"A": (n, n), "B": (n, p)}
         if pattern is not None:
@@ -156,7 +160,11 @@ class LiftedNet(ImplicitLayer):
 def read_pattern(pattern: Any, shapes: Mapping[str, tuple[int, ...]], bias: bool) -> tuple[dict[str, Any], int]:
     """The places of A's and B's entries, whose data are indices of parameters, and the number of those but b."""
     found: dict[str, Any] = {}
+    if not isinstance(pattern, tuple | list) or len(pattern) != len(shapes):
+        raise TypeError(f"LiftedNet: `pattern` must be two matrices, of A and B, got {type(pattern).__name__}")
     for (name, shape), given in zip(shapes.items(), pattern, strict=True):
+        if np.ndim(given) != 2 and not scipy.sparse.issparse(given):
+            raise TypeError(f"LiftedNet: `pattern` must have a matrix {name}, got {type(given).__name__}")
         matrix = scipy.sparse.csr_array(given, copy=True)
         if matrix.shape != shape:
             raise ValueError(f"LiftedNet: `pattern` must have a matrix {name} of shape {shape}, got {matrix.shape}")

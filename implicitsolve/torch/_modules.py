@@ -11,7 +11,7 @@ from torch import Tensor
 
 import implicitsolve as ims
 from implicitsolve.adapters._equations import Recurrence
-from implicitsolve.stopping import is_one_of
+from implicitsolve.stopping import check_choice, check_limit
 from implicitsolve.torch._layer import EQUATIONS, ImplicitLayer, LayerOptions
 from implicitsolve.torch._options import Start
 
@@ -149,8 +149,8 @@ class ImplicitRNN(_Recurrent):
         activation: str = "tanh",
         **options: Unpack[LayerOptions],
     ) -> None:
-        self.offsets: tuple[int, ...] = (*range(-1, -lower - 1, -1), *range(1, upper + 1))
         super().__init__(d, k, sizes={"lower": lower, "upper": upper}, settings={"activation": activation}, **options)
+        self.offsets: tuple[int, ...] = (*range(-1, -lower - 1, -1), *range(1, upper + 1))
 
 
 class StencilGRU(_Recurrent):
@@ -329,10 +329,9 @@ class Elman(_Recurrent):
         **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(d, k, sizes={"bias": bias}, settings={"activation": activation}, **options)
-        if rho is not None and rho < 1:
-            raise ValueError(f"Elman: `rho` must be at least 1, got {rho}")
-        if not is_one_of(propagation, ("full", "skipped")):
-            raise ValueError(f"Elman: `propagation` must be 'full' or 'skipped', got {propagation!r}")
+        if rho is not None:
+            check_limit("Elman", "rho", rho, least=1)
+        check_choice("Elman", "propagation", propagation, ("full", "skipped"))
         self.rho: int | None = rho
         self.propagation: str = propagation
 

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from implicitsolve.stopping import LinearStop, NonlinearStop, is_one_of
+from implicitsolve._linear_solve import check_linear
+from implicitsolve.solve import check_settings
+from implicitsolve.stopping import LinearStop, NonlinearStop, check_choice
 
 ON_FAILURE = ("warn", "raise", "ignore")
 
@@ -65,13 +67,10 @@ class SolveOptions:
     on_failure: str = "warn"
 
     def __post_init__(self) -> None:
-        """Check what is not checked where it is used."""
-        given = (("stop", self.stop, NonlinearStop), ("adjoint_stop", self.adjoint_stop, LinearStop))
-        for name, value, kind in given:
-            if value is not None and not isinstance(value, kind):
-                raise TypeError(f"SolveOptions: `{name}` must be a {kind.__name__}, got {type(value).__name__}")
-        if not is_one_of(self.on_failure, ON_FAILURE):
-            raise ValueError(f"SolveOptions: `on_failure` must be one of {ON_FAILURE}, got {self.on_failure!r}")
+        check_settings("SolveOptions", self.method, self.stop, None)
+        check_linear("SolveOptions", self.adjoint_method, self.adjoint_stop, prefix="adjoint_")
+        check_choice("SolveOptions", "initial_guess", self.initial_guess, ("default", "one-step", "zeros"))
+        check_choice("SolveOptions", "on_failure", self.on_failure, ON_FAILURE)
 
     def report(self, caller: str, what: str, result: Any) -> None:
         """Warn or raise, as `on_failure` requires, where some system of a result did not converge."""

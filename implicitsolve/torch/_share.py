@@ -72,6 +72,12 @@ def check_tensor(caller: str, name: str, value: Any, dtypes: tuple[torch.dtype, 
     return value
 
 
+def check_source(caller: str, generator: Any) -> None:
+    """Raise unless a source of random numbers is a torch.Generator, or None."""
+    if not isinstance(generator, torch.Generator | None):
+        raise TypeError(f"{caller}: `generator` must be a torch.Generator, got {type(generator).__name__}")
+
+
 def check_like(caller: str, name: str, value: torch.Tensor, like: torch.Tensor, what: str) -> None:
     """Check that two tensors have one dtype and one device; `what` is what a message calls the second."""
     if value.dtype != like.dtype:

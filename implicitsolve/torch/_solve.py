@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from implicitsolve.stopping import LinearStop, NonlinearStop, check_limit, is_one_of
+from implicitsolve.stopping import LinearStop, NonlinearStop, check_choice, check_flag, check_limit
 from implicitsolve.structure import BlockBanded
 from implicitsolve.torch._calls import ResidualCall, Root
 from implicitsolve.torch._options import SolveOptions
-from implicitsolve.torch._share import check_tensor, leaves, widen, without_compilation
+from implicitsolve.torch._share import check_source, check_tensor, leaves, widen, without_compilation
 
 PRODUCTS = ("exact", "differences")
 
@@ -115,8 +115,8 @@ def solve(
     """
     if not callable(residual):
         raise TypeError(f"solve: `residual` must be callable, got {type(residual).__name__}")
-    if not is_one_of(products, PRODUCTS):
-        raise ValueError(f"solve: `products` must be one of {PRODUCTS}, got {products!r}")
+    check_choice("solve", "products", products, PRODUCTS)
+    check_flag("solve", "return_result", return_result)
     options = SolveOptions(
         method="auto" if method is None else method,
         stop=stop,
@@ -179,7 +179,11 @@ def jacobian_penalty(
     >>> loss = states.pow(2).mean() + 0.1 * jacobian_penalty(layer.residual, states, inputs)
     >>> loss.backward()
     """
+    if not callable(residual):
+        raise TypeError(f"jacobian_penalty: `residual` must be callable, got {type(residual).__name__}")
+    check_tensor("jacobian_penalty", "x", x)
     check_limit("jacobian_penalty", "samples", samples, least=1)
+    check_source("jacobian_penalty", generator)
     pull: Any = torch.func.vjp(lambda x: residual(x, *args), x)[1]
     total = x.new_zeros(())
     for _ in range(samples):

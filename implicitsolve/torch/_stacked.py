@@ -9,9 +9,11 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from implicitsolve.stopping import check_flag, check_limit, check_number
 from implicitsolve.torch._layer import ImplicitLayer
 from implicitsolve.torch._modules import ImplicitGRU, ImplicitLSTM
 from implicitsolve.torch._options import SolveOptions
+from implicitsolve.torch._share import check_tensor
 
 RECURRENT_NORM = 0.5  # spectral norm of the initial recurrent matrices
 
@@ -38,11 +40,14 @@ class _Stacked(nn.Module):
     ) -> None:
         super().__init__()
         name = type(self).__name__
-        if num_layers < 1:
-            raise ValueError(f"{name}: `num_layers` must be a positive integer, got {num_layers!r}")
+        for size, number in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
+            check_limit(name, size, number, least=1)
+        for flag, value in (("bias", bias), ("batch_first", batch_first), ("bidirectional", bidirectional)):
+            check_flag(name, flag, value)
         if not bias:
             raise ValueError(f"{name}: `bias` must be True: the implicit layers have biases, got {bias!r}")
-        if not 0 <= dropout <= 1:
+        check_number(name, "dropout", dropout, least=0)
+        if not dropout <= 1:
             raise ValueError(f"{name}: `dropout` must be from 0 to 1, got {dropout!r}")
         self.input_size: int = input_size
         self.hidden_size: int = hidden_size
@@ -91,7 +96,7 @@ class _Stacked(nn.Module):
         if isinstance(input, PackedSequence):
             x, lengths = pad_packed_sequence(input, batch_first=True)
             ends = lengths.to(x.device) - 1
-        elif input.ndim == 3 and not self.batch_first:
+        elif check_tensor(type(self).__name__, "input", input).ndim == 3 and not self.batch_first:
             x = input.transpose(0, 1)
         given = self._given_values(hx, x)
         finals: list[list[Tensor]] = [[] for _ in self.parts]
@@ -112,7 +117,9 @@ class _Stacked(nn.Module):
         """The initial states by part, checked."""
         if hx is None:
             return [None] * len(self.parts)
-        values = [hx] if len(self.parts) == 1 else list(hx)
+        values = [hx] if len(self.parts) == 1 else list(hx) if isinstance(hx, tuple | list) else []
+        for value in values:
+            check_tensor(type(self).__name__, "hx", value)
         shape = (self.num_layers * (1 + self.bidirectional), *x.shape[:-2], self.hidden_size)
         if len(values) != len(self.parts) or any(tuple(value.shape) != shape for value in values):
             got = [tuple(value.shape) for value in values]

@@ -226,7 +226,7 @@ def test_structures_that_are_none_are_refused():
 
 
 def test_the_arguments_are_checked():
-    with pytest.raises(ValueError, match='`against` must be "steps" or "products"'):
+    with pytest.raises(ValueError, match="`against` must be one of 'steps', 'products'"):
         ims.diagnostics.plot_convergence(one(), against="time")
     with pytest.raises(ValueError, match="at least one result"):
         ims.diagnostics.plot_convergence({})

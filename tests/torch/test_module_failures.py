@@ -80,7 +80,7 @@ def test_unusable_settings():
         imt.ImplicitGRU(D, 0)
     with pytest.raises(TypeError, match="unexpected keyword argument 'bias'"):
         imt.ImplicitGRU(D, K, bias=True)
-    with pytest.raises(ValueError, match="`kind` must be"):
+    with pytest.raises(ValueError, match="`initial_guess` must be"):
         imt.ImplicitGRU(D, K, solve_options=imt.SolveOptions(initial_guess="warm"))(torch.ones(B, T, D))
 
 

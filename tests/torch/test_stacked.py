@@ -143,7 +143,7 @@ def test_dropout_is_between_layers_and_in_training_alone():
 
 def test_wrong_arguments_are_named():
     for options, message in (
-        ({"num_layers": 0}, "`num_layers` must be a positive integer, got 0"),
+        ({"num_layers": 0}, "`num_layers` must be at least 1, got 0"),
         ({"bias": False}, "`bias` must be True"),
         ({"dropout": 2.0}, "`dropout` must be from 0 to 1, got 2.0"),
     ):

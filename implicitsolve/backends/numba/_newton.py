@@ -291,6 +291,8 @@ def _rows(parameters: HostArray | None, B: int, dtype: Any) -> HostArray:
         return np.zeros((B, 1), dtype)
     p = np.asarray(parameters)
     p = np.broadcast_to(p, (B, p.size)) if p.ndim == 1 else p
+    if p.dtype.kind not in "biufc":
+        raise TypeError(f"newton_batch: `parameters` must hold numbers, got dtype {p.dtype}")
     if p.ndim != 2 or p.shape[0] != B:
         raise ValueError(f"newton_batch: `parameters` must have shape ({B}, Q) or (Q,), got {p.shape}")
     if p.dtype.kind == "c" and np.dtype(dtype).kind != "c":
