@@ -13,7 +13,7 @@ from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._record import Tally
 from implicitsolve._scipy_keywords import adapted, method_hint
 from implicitsolve._typing import ArrayArgument, CallersArray, MethodName, ScipyKeywords
-from implicitsolve.errors import AccuracyWarning, hinted, required
+from implicitsolve.errors import AccuracyWarning, required
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor, observer, silent
 from implicitsolve.nonlinear import (
@@ -205,7 +205,6 @@ def root(
     return warn_if_inaccurate(solve_root(whole, x0, solver, stop, watch, previous=previous, tally=tally), stop)
 
 
-@hinted
 def plan(
     problem: Problem | Callable[..., CallersArray],
     x0: ArrayArgument | None = None,

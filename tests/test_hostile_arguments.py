@@ -190,7 +190,6 @@ HINTS = [
     (lambda: ims.continuation(squares, [1.0], 1.0, 2.0, maxiter=9), "`maxiter`; did you mean max_points"),
     (lambda: ims.linear_solve(TRI, ONES, rtol=1e-3), r"`rtol`; did you mean stop=LinearStop\(rtol"),
     (lambda: ims.linear_solve(TRI, ONES, restart=9), r"`restart`; did you mean method=GMRES\(restart"),
-    (lambda: ims.jacobian(squares, ONES, sparsity=TRI), "`sparsity`; it takes problem, x"),
     (lambda: ims.pull_back(KNOWN, TWO, tol=1e-3), "`tol`; did you mean stop"),
 ]
 

@@ -16,7 +16,6 @@ from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_array
 from implicitsolve._record import LimitReached, Tally
 from implicitsolve._typing import Array, ArrayArgument, HostArray, Indices, Residual
-from implicitsolve.errors import hinted
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._checks import checked_array, checked_jacobian
 from implicitsolve.linearize._detect import BUDGET, detect
@@ -31,7 +30,6 @@ from implicitsolve.stopping import check_flag, check_limit
 from implicitsolve.structure import BlockBanded, Detection
 
 
-@hinted
 def jacobian(problem: Problem | Residual, x: ArrayArgument) -> BlockBandedMatrix | SparseMatrix:
     """Assemble the Jacobian of a problem.
 

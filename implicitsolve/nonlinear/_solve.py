@@ -86,7 +86,7 @@ def _solve(
     whole, trace, scales = problem, problem.derivatives, None
     tally.residuals += 0 if trace is None else trace.evaluations
     _check(problem, solver, scheduler)
-    if _has_logarithms(problem):
+    if (problem.x_scale == "log") is True:  # an array compares entry by entry
         bounds = (0.0, np.inf) if problem.bounds is None else problem.bounds
         whole = problem = replace(problem, x_scale=None, bounds=bounds)
         solver = Logarithmic(method=solver)
@@ -130,10 +130,6 @@ def _evaluator(
     if given is not None:
         offer_inverse(evaluator, given, scales)
     return evaluator
-
-
-def _has_logarithms(problem: Problem) -> bool:
-    return isinstance(problem.x_scale, str) and problem.x_scale == "log"
 
 
 def _check(problem: Problem, solver: NonlinearMethod, scheduler: Scheduler | None) -> None:

@@ -15,7 +15,6 @@ from implicitsolve._typing import Array, Indices
 from implicitsolve.direct import DirectMethod
 from implicitsolve.direct._cudss import load_cudss
 from implicitsolve.direct._sparse_lu import SparseLU, SparsePlan
-from implicitsolve.errors import ChecksKeywords
 from implicitsolve.globalize._line_search import Backtracking, LineSearch
 from implicitsolve.linearize._detect import LEAST_UNKNOWNS
 from implicitsolve.linearize._evaluator import Evaluator
@@ -31,7 +30,7 @@ from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.precondition._parts import takes_sparse
 from implicitsolve.precondition._sparse import ILU
 from implicitsolve.status import Status
-from implicitsolve.stopping import check_choice, check_kind, check_limit
+from implicitsolve.stopping import check_kind, check_limit
 from implicitsolve.structure import Outcome
 from implicitsolve.structure._grid import Grid
 from implicitsolve.structure._sparse import Sparse
@@ -43,7 +42,7 @@ IDLE_MIXING = 5  # steps in which Anderson's method, where it comes first, must 
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseNewton(ChecksKeywords, PlannedMethod):
+class SparseNewton(PlannedMethod):
     """Newton's method with a sparse J: assembled by coloring, factored, and reused while convergence is good.
 
     Parameters
@@ -116,7 +115,8 @@ class SparseNewton(ChecksKeywords, PlannedMethod):
     def __post_init__(self) -> None:
         if self.factor is not None and not takes_sparse(self.factor, "direct"):
             raise TypeError(f"SparseNewton: `factor` must be a direct method for sparse matrices, got {self.factor!r}")
-        check_choice("SparseNewton", "bisection", self.bisection, (True, False, "late"))
+        if not isinstance(self.bisection, bool | str) or self.bisection not in (True, False, "late"):
+            raise ValueError(f'SparseNewton: `bisection` must be True, False or "late", got {self.bisection!r}')
         if self.structure is not None and not isinstance(self.structure, Sparse | Grid):
             raise TypeError(f"SparseNewton: `structure` must be Sparse or Grid, got {type(self.structure).__name__}")
         if self.budget is not None:
