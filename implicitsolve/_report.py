@@ -267,9 +267,6 @@ def check_jax() -> None:
     agree("the gradient", gradient, 0.25, 1e-4)
 
 
-# ------------------------------------------------------------------------------------------------------------- compile
-
-
 def list_compilations() -> dict[str, Callable[[], None]]:
     """What is compiled, by name: what solves of real systems use, by small ones of each kind."""
     if not is_installed("numba"):

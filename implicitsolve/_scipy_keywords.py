@@ -27,24 +27,10 @@ REPLACEMENTS = {
     "options": "pass stop=NonlinearStop(atol=..., max_iterations=...) and method=NewtonKrylov(...)",
     "x_tol": "a small step does not end the solve here: pass stop=NonlinearStop(atol=...), a tolerance of F",
 }
-SYNONYMS = {
-    "Dfun": "fprime",
-    "J": "fprime",
-    "M": "inner_M",
-    "band": "jac_sparsity",
-    "jacobian": "fprime",
-    "diff_step": "eps",
-    "sparsity": "jac_sparsity",
-    "epsfcn": "eps",
-    "fatol": "f_tol",
-    "ftol": "f_rtol",
-    "max_iter": "maxiter",
-    "max_nfev": "maxfev",
-    "verbose": "disp",
-    "x_rtol": "x_tol",
-    "xatol": "x_tol",
-    "xtol": "x_tol",
-}
+SYNONYMS = {"M": "inner_M", "fatol": "f_tol", "ftol": "f_rtol", "max_nfev": "maxfev", "verbose": "disp"}
+SYNONYMS |= {"band": "jac_sparsity", "diff_step": "eps", "epsfcn": "eps", "max_iter": "maxiter"}
+SYNONYMS |= dict.fromkeys(("Dfun", "J", "jacobian"), "fprime") | dict.fromkeys(("x_rtol", "xatol", "xtol"), "x_tol")
+SYNONYMS["sparsity"] = "jac_sparsity"
 DROP_IN_REPLACEMENTS = {name: f"{SYNONYMS[name]}=" for name in ("M", "fatol", "ftol", "xatol")} | {
     "args": "a function that has them: newton_krylov(lambda x: F(x, *args), x0)",
     "atol": "f_tol=",

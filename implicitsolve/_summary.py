@@ -94,9 +94,6 @@ def format_arrays(**arrays: Array) -> str:
     return "".join(f"\n{name} = {np.array2string(x, prefix=f'{name} = ')}" for name, x in few.items())
 
 
-# --------------------------------------------------------------------------------------------------------------- tables
-
-
 def _headline(kind: str, status: HostArray) -> str:
     ended = Status(int(status))
     return textwrap.fill(f"{kind}: {ended.name}: {ended.message}", WIDTH, subsequent_indent="  ")
@@ -178,9 +175,6 @@ def _step_row(steps: Sequence[NewtonStep], i: int, columns: dict[str, tuple[str,
     return [str(step.iteration), *cells, str(step.counts.evaluations - before)]
 
 
-# ----------------------------------------------------------------------------------------------------------------- text
-
-
 def format_number(value: float) -> str:
     """A number as tables show it."""
     return str(value) if isinstance(value, int) else f"{value:.3g}"
@@ -206,9 +200,6 @@ def describe(x: Array) -> str:
 
 def _flat(x: Array) -> Array:
     return array_namespace(x).reshape(x, (1, -1))
-
-
-# --------------------------------------------------------------------------------------------------- repr and notebooks
 
 
 class Representation:

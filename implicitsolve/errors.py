@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 else:
     from scipy.optimize import NoConvergence as _ScipyNoConvergence
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class AccuracyWarning(RuntimeWarning):
@@ -90,24 +91,16 @@ def required(module: str, need: str) -> Any:
         raise BackendUnavailable(f"{need} ({error})") from error
 
 
-MEANT = {  # where the function or the class has an argument that the hint begins with
-    "Dfun": ("jac",),
-    "F": ("residual", "problem"),
-    "args": ("problem, a function that has them: lambda x: F(x, *args)",),
-    "callback": ("monitor",),
-    "col_deriv": ("jac",),
-    "f_rtol": ("rtol", "stop=NonlinearStop(rtol=...)"),
-    "f_tol": ("atol", "stop=NonlinearStop(atol=...)"),
-    "fprime": ("jac",),
-    "fun": ("residual", "problem"),
-    "jac": ("problem=Problem(F, jac=...)",),
+FUNCTION = "problem, a function that has them, such as lambda x: F(x, *args)"
+MEANT = {  # the first whose first word is an argument
+    "args": (FUNCTION,),
+    "f_rtol": ("rtol",),
+    "f_tol": ("atol",),
+    "fun": ("residual",),
     "jac_sparsity": ("structure",),
-    "jacobian": ("jac",),
-    "max_iter": ("max_iterations", "max_points"),
     "maxfev": ("max_evaluations",),
     "maxiter": ("max_iterations", "max_points", "stop=LinearStop(max_iterations=...)"),
-    "n_jobs": ("workers",),
-    "parameters": ("problem, a function that has them: lambda x, lam: F(x, lam, **parameters)",),
+    "parameters": (FUNCTION,),
     "progress": ("monitor=implicitsolve.monitor.table()",),
     "restart": ("krylov=GMRES(restart=...)", "method=GMRES(restart=...)"),
     "rtol": ("stop=LinearStop(rtol=...)",),
@@ -115,7 +108,7 @@ MEANT = {  # where the function or the class has an argument that the hint begin
     "tol": ("xtol (of x), atol or rtol (of F)", "atol", "stop"),
     "x_rtol": ("xtol",),
     "x_tol": ("xtol",),
-}
+} | dict.fromkeys(("Dfun", "col_deriv", "fprime", "jacobian"), ("jac",))
 
 
 def unknown(owner: str, keywords: Collection[str], known: Collection[str]) -> TypeError:

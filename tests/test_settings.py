@@ -112,32 +112,3 @@ def test_the_default_is_the_documented_one(cls, name, default):
 
 def test_defaults_are_found():
     assert len(DEFAULTS) > 30
-
-
-MISTAKES = [
-    (ims.BlockLU, {"growth_limit": "16"}),
-    (ims.CyclicReduction, {"growth_limit": None}),
-    (ims.SparseNewton, {"budget": "many"}),
-    (ims.Lagged, {"preconditioner": ims.BlockLU(), "eager": "no"}),
-    (ims.Grid, {"shape": (2, 3), "stencil": 1.5}),
-    (ims.Grid, {"shape": (2, 3), "stencil": [(0, 1.5)]}),
-    (ims.Grid, {"shape": (2, 3), "periodic": 3}),
-    (ims.Grid, {"shape": (2, 3), "periodic": "xy"}),
-    (ims.Grid, {"shape": (2, 3), "fields_last": "yes"}),
-    (ims.Problem, {"residual": abs, "fixed_point": "no"}),
-    (ims.Problem, {"residual": abs, "pure": 1}),
-    (ims.push_forward, {"problem": abs, "result": 1.0, "tangents": {}}),
-    (ims.detect_structure, {"problem": abs, "x0": [1.0], "bisection": "late"}),
-    (ims.precondition.ILU, {"fill": "10"}),
-    (ims.precondition.ILU, {"drop_tolerance": None}),
-    (ims.adapters.initial_guess, {"problem": abs}),
-    (ims.diagnostics.contraction, {"problem": ims.Problem(abs, fixed_point=True), "x": [1.0], "rng": 0}),
-    (ims.testing.check_derivatives, {"problem": abs, "x": [1.0], "rng": "seed"}),
-]
-
-
-@pytest.mark.parametrize(("function", "arguments"), MISTAKES, ids=lambda part: getattr(part, "__name__", None))
-def test_mistakes_passed_unnoticed_or_left_without_their_name(function, arguments):
-    names = "|".join(arguments)
-    with pytest.raises((TypeError, ValueError), match=f"`({names})` must"):
-        function(**arguments)

@@ -33,9 +33,6 @@ class ByFields:
         return {part.name: getattr(self, part.name) for part in fields(self)}  # type: ignore[arg-type]
 
 
-# ------------------------------------------------------------------------------------------------------------- checks
-
-
 def check_names(caller: str, params: object, expected: Sequence[str]) -> Mapping[str, Array]:
     """Check that `params` is a mapping with exactly the expected names."""
     if not isinstance(params, Mapping):
@@ -119,9 +116,6 @@ def check_size(caller: str, name: str, value: object) -> int:
     if size < 1:
         raise ValueError(f"{caller}: `{name}` must be at least 1, got {size}")
     return size
-
-
-# --------------------------------------------------------------------------------------------------------- parameters
 
 
 def draw(

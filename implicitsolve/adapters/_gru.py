@@ -322,8 +322,9 @@ def stencil_gru(
 
 def _check_offsets(caller: str, offsets: Any) -> tuple[int, ...]:
     """Check that `offsets` are distinct integers other than 0."""
+    given: Any = "a set, without an order" if isinstance(offsets, set) else offsets
     try:
-        found = tuple(operator.index(offset) for offset in ((None,) if isinstance(offsets, set) else offsets))
+        found = tuple(operator.index(offset) for offset in given)
     except TypeError:
         raise TypeError(f"{caller}: `offsets` must be a sequence of integers, got {offsets!r}") from None
     if not found or 0 in found or len(set(found)) < len(found):

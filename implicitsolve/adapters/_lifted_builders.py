@@ -266,9 +266,6 @@ def lifted_birnn(
     return matrices(caller, named | own, (in_A, in_B, in_C), sizes, format)
 
 
-# ------------------------------------------------------------------------------------------------------------- details
-
-
 def _check(caller: str, weights: Named, format: str, biases: Named) -> tuple[Named, Named]:
     """Check a network's weights, matrices of one library and dtype, its biases and the format; copy the arrays."""
     check_choice(caller, "format", format, FORMATS)

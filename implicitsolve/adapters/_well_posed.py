@@ -162,9 +162,6 @@ def project_well_posed(A: Matrix, kappa: float = 0.95) -> Any:
     return (_project_banded if isinstance(A, BlockBandedMatrix) else _project_rows)(checked, kappa)
 
 
-# ------------------------------------------------------------------------------------------------------------- details
-
-
 def _check(caller: str, A: Matrix) -> Any:
     """Check a matrix, and bring it to a form that `times` takes."""
     is_sparse = scipy.sparse.issparse(A)

@@ -110,7 +110,5 @@ class ParameterDifferences:
         self.evaluations += 2
         with np.errstate(all="ignore"):
             F = [self.residual.at({name: (theta + h * d)[()]})(x.copy()) for h in (relative, -relative)]
-            ahead, behind = (
-                checked_array(f, "residual", numpy_namespace, x.dtype, x.shape).reshape(x.shape) for f in F
-            )
-            return (ahead - behind) / (2 * relative)
+            ahead, behind = (np.asarray(checked_array(f, "residual", numpy_namespace, x.dtype, x.shape)) for f in F)
+            return (ahead - behind).reshape(x.shape) / (2 * relative)

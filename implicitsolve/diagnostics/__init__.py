@@ -22,8 +22,4 @@ __all__ = [
     "report",
     "spectrum",
 ]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return list(__all__)
+__dir__ = __all__.copy

@@ -199,9 +199,6 @@ def _faster(case: Case) -> str:
     return "start closer to the solution"
 
 
-# ------------------------------------------------------------------------------------------------- slow Newton steps
-
-
 def _slowness(case: Case) -> Cause | None:
     """Why Newton's method is slow; None where it is not, or the steps do not show it."""
     kind, lengths = case.history.kind, case.history.part("step_length")[-10:]
@@ -275,9 +272,6 @@ def _suspicion(case: Case) -> Cause | None:
     if history.steps == 0 and case.norm > 0:
         return Cause("start", f"x0 already met the target: norm(F) is {case.aim}.", "Is it small enough?")
     return None
-
-
-# -------------------------------------------------------------------------------------------------------- linear solves
 
 
 def find_linear_cause(

@@ -155,8 +155,6 @@ def explain(result: Any, problem: Problem | Callable[[Array], Array] | None = No
     return _of_linear(result)
 
 
-# ------------------------------------------------------------------------------------------------------------ nonlinear
-
 Group: TypeAlias = tuple[Status, Cause, list[int], str]  # a cause, the systems that have it, and where
 
 
@@ -282,9 +280,6 @@ def _list_unsolved(
         what = f"The worker of these systems was lost: {type(chunk.error).__name__}: {chunk.error}"
         advice = "More memory for each worker, or smaller `chunks`; a residual in compiled code may have crashed."
         yield Finding(status, _indices(chunk.systems.tolist(), shape), what, "", advice)
-
-
-# --------------------------------------------------------------------------------------------------------------- linear
 
 
 def _of_linear(result: LinearResult | AdjointResult | TangentResult) -> Explanation:

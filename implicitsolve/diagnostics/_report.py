@@ -109,9 +109,6 @@ def report(result: Any, path: str | os.PathLike[str], *, problem: Any = None) ->
     return path
 
 
-# ------------------------------------------------------------------------------------------------------------- sections
-
-
 def _head(result: Any) -> str:
     """How many systems ended how, and the most important numbers."""
     codes, counts = np.unique(np.asarray(result.status), return_counts=True)

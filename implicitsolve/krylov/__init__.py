@@ -15,8 +15,4 @@ __all__ = [
     "ScipyKrylov",
     "TruncatedInverse",
 ]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return list(__all__)
+__dir__ = __all__.copy

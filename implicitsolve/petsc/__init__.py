@@ -24,8 +24,4 @@ __all__ = [
     "Patch",
     "to_petsc",
 ]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return list(__all__)
+__dir__ = __all__.copy

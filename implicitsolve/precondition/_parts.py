@@ -118,9 +118,6 @@ def finite(x: Array) -> Array:
     return xp.where(xp.isfinite(x), x, xp.zeros_like(x))
 
 
-# --------------------------------------------------------------------------------------------------- triangular factors
-
-
 class Split:
     """(I + U)^-1 D^-1 (I + L)^-1 on arrays (B, T, k), with L strictly lower and U strictly upper block triangular.
 

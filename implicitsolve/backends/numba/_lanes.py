@@ -149,9 +149,6 @@ COMPARISONS = {operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.g
 MASKS = {operator.and_: "and_", operator.or_: "or_"}
 
 
-# ----------------------------------------------------------------------------------------------------------- operators
-
-
 def _operator(key, result: Callable[[Any], Any], arity: int = 2) -> None:
     """Type `key` for numbers of which at least one is a Lanes: all become that Lanes."""
 
@@ -239,9 +236,6 @@ def _broadcast(context, builder, fromty, toty, value):
     one = builder.insert_element(ir.Constant(context.get_value_type(toty), ir.Undefined), number, ir.IntType(32)(0))
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
     return builder.shuffle_vector(one, one, zeros)
-
-
-# ----------------------------------------------------------------------------------------------------------- functions
 
 
 def _lane_by_lane(builder, function, args):

@@ -191,9 +191,6 @@ def _in_place(function: Any, has_parameters: bool, writes: bool) -> Callable[[An
     return writing if writes else returning
 
 
-# ------------------------------------------------------------------------------------------- what a function refers to
-
-
 def _names(code: CodeType) -> set[str]:
     return set(code.co_names).union(*(_names(part) for part in code.co_consts if isinstance(part, CodeType)))
 
