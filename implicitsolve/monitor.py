@@ -28,8 +28,8 @@ class Monitor(Protocol):
     """What a solver calls: once before the first step (`step.iteration` 0), then after each step.
 
     `x` and `F` are copies. A monitor that returns True ends the solve: systems that still run are STOPPED_BY_MONITOR,
-    at the best of their points, and no other method is tried. Other
-    values have no effect. An exception raised here ends the solve and reaches its caller unchanged.
+    at the best of their points, and no other method is tried. Other values have no effect. An exception raised here
+    ends the solve and reaches its caller unchanged.
 
     Examples
     --------
@@ -271,8 +271,8 @@ def progress_bar(stream: TextIO | None = None, *, label: str = "solve") -> Progr
     Returns
     -------
     ProgressBar
-        For the argument `monitor` of `root`, of one solve or of many in turn; its method `count` is
-        for the argument `progress` of `solve_batch`.
+        For the argument `monitor` of `root`, of one solve or of many in turn; its method `count` is for the argument
+        `progress` of `solve_batch`.
 
     Examples
     --------

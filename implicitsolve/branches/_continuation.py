@@ -117,10 +117,9 @@ def continuation(
     corrections do not contract, is halved.
 
     Test functions that change sign from a point to the next are followed to their zero: the parameter's component of
-    the tangent at a fold; at a branch point, where the determinant of the bordered matrix changes sign, the
-    reciprocal of a bordered inverse [2]_; the real part of a complex pair at a Hopf point. Several in one step may
-    cancel. Where the determinant changes its sign and is zero nowhere, the step has led to another branch, and is taken
-    back.
+    the tangent at a fold; at a branch point, where the determinant of the bordered matrix changes sign, the reciprocal
+    of a bordered inverse [2]_; the real part of a complex pair at a Hopf point. Several in one step may cancel. Where
+    the determinant changes its sign and is zero nowhere, the step has led to another branch, and is taken back.
 
     References
     ----------
@@ -148,6 +147,8 @@ def continuation(
     check_tolerance("continuation", "atol", atol)
     check_flag("continuation", "branch_points", branch_points)
     check_limit("continuation", "eigenvalues", eigenvalues)
+    if not isinstance(shift, int | float | complex | np.number):
+        raise TypeError(f"continuation: `shift` must be a number, got {type(shift).__name__}")
     observer = check_settings("continuation", "auto", None, monitor)[2]
     first = 0.0
     if previous is None:

@@ -83,8 +83,7 @@ class History:
 def read_histories(result: NonlinearResult, rows: Sequence[int]) -> list[History]:
     """The solve that led to the result, for some systems of the flattened batch.
 
-    A race, or a method that restarts, leaves several for each system: taken is the last one with the
-    result's norm.
+    A race, or a method that restarts, leaves several for each system: taken is the last one with the result's norm.
     """
     size, index_of = np.asarray(result.status).size, {row: place for place, row in enumerate(rows)}
     final, first = (per_system(part, result.status) for part in (result.residual_norm, result.initial_norm))

@@ -38,11 +38,10 @@ def sparse_jacobian(
     """J(x), for x (B, N), by the colors of the declared pattern, or else of a detected one; None if there is none.
 
     A pattern that the solve has detected, `known`, is used unless it misses entries at x; it is extended then, by a
-    search so near x that F has the same branches. A row that depends on nearly
-    all unknowns takes an adjoint product; without such products, if `by_columns`, all of them take one for each column.
-    So does, if `dense`, a J of up to 1000 unknowns without a pattern.
-    Central differences have the lengths `h`. A declared pattern that misses entries is a ValueError: J d is not the
-    product, or the change of F, along a random d.
+    search so near x that F has the same branches. A row that depends on nearly all unknowns takes an adjoint product;
+    without such products, if `by_columns`, all of them take one for each column. So does, if `dense`, a J of up to 1000
+    unknowns without a pattern. Central differences have the lengths `h`. A declared pattern that misses entries is a
+    ValueError: J d is not the product, or the change of F, along a random d.
     """
     if not takes_indices(x):
         return None

@@ -34,8 +34,7 @@ class LinearOperator:
     Parameters
     ----------
     matvec : callable
-        ``matvec(v)`` returns A v. `v` has shape ``batch_shape + in_shape`` and the result
-        ``batch_shape + out_shape``.
+        ``matvec(v)`` returns A v. `v` has shape ``batch_shape + in_shape`` and the result ``batch_shape + out_shape``.
     rmatvec : callable, optional
         ``rmatvec(w)`` returns A^H w, the adjoint product.
     in_shape : tuple of int or int

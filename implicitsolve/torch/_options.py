@@ -38,18 +38,15 @@ class SolveOptions:
     adjoint_stop : LinearStop, optional
         When the adjoint solve has converged. Default: that of `pull_back`, 1e-6 relative (1.2e-5 in float32).
     initial_guess : str, optional
-        Where a forward solve starts that is given no `x0`: "one-step", "zeros", or "default", the layer's
-        own choice.
+        Where a forward solve starts that is given no `x0`: "one-step", "zeros", or "default", the layer's own choice.
     on_failure : {"warn", "raise", "ignore"}, optional
         What follows when a solve ends without meeting its rule. "warn" (default) is a `ConvergenceWarning`, "raise" an
         `implicitsolve.NoConvergence`.
 
     Raises
     ------
-    TypeError
-        If a stopping rule is not one.
-    ValueError
-        If `on_failure` is none of the three.
+    TypeError, ValueError
+        If a setting is not usable.
 
     Examples
     --------
