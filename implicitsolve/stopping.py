@@ -312,7 +312,7 @@ def check_flag(owner: str, name: str, value: bool) -> None:
         raise TypeError(f"{owner}: `{name}` must be True or False, got {type(value).__name__}")
 
 
-def check_choice(owner: str, name: str, value: object, choices: Collection[object]) -> None:
+def check_choice(owner: str, name: str, value: Any, choices: Collection[object]) -> None:
     """Raise unless `value` is one of a few names or numbers; arrays, whose comparison is no bool, are not."""
     if not isinstance(value, Hashable) or value not in choices:
         raise ValueError(f"{owner}: `{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}")

@@ -205,7 +205,7 @@ def _arrange(
     caller: str, adapter: Callable[..., Problem], params: Mapping[str, Any], inputs: Any, lengths: Any, options: Any
 ) -> tuple[tuple[Any, Any, Any], tuple[int, ...], dict[str, Any], bool]:
     """Weights, sequences and lengths of a batch, its states' shape, other options, and whether it is one sequence."""
-    if not callable(adapter) or adapter not in CELLS:
+    if not any(adapter is function for function in CELLS):
         names = ", ".join(function.__name__ for function in CELLS)
         raise TypeError(f"{caller}: `adapter` must be one of implicitsolve.adapters: {names}; got {adapter!r}")
     if not isinstance(params, Mapping):

@@ -97,7 +97,13 @@ class LinearOperator:
         inverse: Callable[[], LinearOperator] | None = None,
         cast: Callable[[Any], LinearOperator] | None = None,
     ) -> None:
-        functions = {"matvec": matvec, "rmatvec": rmatvec, "take": take, "inverse": inverse, "cast": cast}
+        functions: dict[str, Any] = {
+            "matvec": matvec,
+            "rmatvec": rmatvec,
+            "take": take,
+            "inverse": inverse,
+            "cast": cast,
+        }
         for name, function in functions.items():
             if not callable(function) and (function is not None or name == "matvec"):
                 raise TypeError(f"LinearOperator: `{name}` must be callable, got {type(function).__name__}")

@@ -208,7 +208,7 @@ class ImplicitLayer(nn.Module):
         self.input_size = inputs
         self.state_size = states
         dtype = torch.get_default_dtype() if dtype is None else dtype
-        if not isinstance(dtype, torch.dtype) or dtype not in REAL + HALF:
+        if not any(dtype is kind for kind in REAL + HALF):
             raise TypeError(f"{self.caller}: `dtype` must be one of torch's real floating dtypes, got {dtype}")
         for name, shape in shapes.items():
             self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))

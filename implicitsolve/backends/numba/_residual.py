@@ -39,7 +39,7 @@ class Residual:
     """A residual in one form: for arrays of a dtype and a number of axes, with parameters or without."""
 
     def __init__(self, function: Callable[..., Any], dtype: np.dtype[Any], ndim: int, has_parameters: bool) -> None:
-        if not callable(function) or isinstance(function, type):
+        if isinstance(function, type) or not callable(function):
             raise TypeError(f"newton_batch: `residual` must be callable, got {type(function).__name__}")
         plain = getattr(function, "py_func", function)
         arguments, least = len(inspect.signature(plain).parameters), 2 if has_parameters else 1
