@@ -58,7 +58,7 @@ class ScipyKrylov(KrylovMethod):
         if not isinstance(self.options, Mapping):
             raise TypeError(f"ScipyKrylov: `options` must be a mapping, got {type(self.options).__name__}")
         if not callable(self.function):
-            check_choice("ScipyKrylov", "function", self.function, (*SCIPY_METHODS, "a function"))
+            check_choice("ScipyKrylov", "function", self.function, (*SCIPY_METHODS, "any callable"))
 
     def solve(
         self,

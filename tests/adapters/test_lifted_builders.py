@@ -378,7 +378,7 @@ def solve_outputs(net, inputs):
         (lambda W: lifted_rnn(W, W, W, 3, b=W), "`b` must be a vector"),
         (lambda W: lifted_birnn(W, W, W, W, W, W, 3, bb=np.ones(3)), "`bb` must have 2 on axis 0"),
         (lambda W: lifted_birnn(W, W, W, W, W, W, 3, initial="one"), "`initial` must be one of"),
-        (lambda W: lifted_feedforward([W, W, W], biases=[np.ones(2)]), "`biases` must be 2 vectors, got 1"),
+        (lambda W: lifted_feedforward([W, W, W], biases=[np.ones(2)]), "`biases` must be a sequence of 2 vectors"),
     ],
 )
 def test_wrong_biases_raise(build, message):

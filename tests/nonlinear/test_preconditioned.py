@@ -222,7 +222,7 @@ def test_the_residual_was_called_where_the_inner_solver_had_overflowed(offered):
         ({"inner": ()}, TypeError, "a tuple of methods and callables"),
         ({"inner": (ims.Picard(), JACOBI)}, TypeError, "a tuple of methods and callables"),
         ({"inner": jacobi, "outer": "anderson"}, TypeError, "`outer` must be settings"),
-        ({"inner": jacobi, "side": "both"}, ValueError, '`side` must be "left" or "right"'),
+        ({"inner": jacobi, "side": "both"}, ValueError, "`side` must be one of 'left', 'right'"),
         ({"inner": jacobi, "sweeps": 0}, ValueError, "`sweeps` must be at least 1"),
     ],
 )

@@ -94,7 +94,7 @@ def test_the_residual_was_called_where_x_had_overflowed(newton, shape):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sign": 2}, "`sign` must be None, 1 or -1"),
+        ({"sign": 2}, "`sign` must be one of None, 1, -1"),
         ({"first_step": 0.0}, "`first_step` must be positive"),
         ({"increment": 0.5}, "`increment` must be at least 1"),
         ({"newton": "sparse"}, "`newton` must be"),
