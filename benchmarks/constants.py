@@ -48,6 +48,7 @@ from benchmarks.structure import is_number
 from implicitsolve.adapters import gru_parameters, implicit_gru
 from implicitsolve.nonlinear import _plan
 from tests.helpers.equilibria import equilibria
+from tests.helpers.physical import paths, stirred_reactors
 from tests.helpers.units import flow_with_concentration
 
 FOLDERS = ("globalize", "krylov", "linearize", "nonlinear", "precondition", "problem", "stopping")
@@ -235,6 +236,7 @@ def sets() -> Solves:
 
     cubics = np.random.default_rng(5).standard_normal((200, 4))
     positive = [partial(ims.root, *case, bounds=(0, np.inf)) for case in equilibria().values()]
+    reactors = [stirred_reactors(n, residence) for n in (1, 2, 4, 8) for residence in (1e2, 1e4)]
     published = robustness_sets()
     sparse = published.pop("sparse gallery, quick")
     return {
@@ -245,6 +247,8 @@ def sets() -> Solves:
         "cubics": [partial(ims.root, partial(np.polyval, c), np.array([3.0])) for c in cubics],
         "positive unknowns": positive,
         "equations apart": [partial(ims.root, *case) for case in separate_equations()],
+        "fast reactions": [partial(ims.root, *case, bounds=(0, 1)) for case in reactors],
+        "paths": [partial(ims.root, paths(n, np.random.default_rng(n)), np.zeros(120 * n)) for n in (1, 2, 3, 4)],
         "units": [partial(ims.root, *case) for case in different_units()],
         "rootless": [of(case) for case in hopeless_cases() if np.size(case.start) <= LARGEST],
     }
@@ -288,13 +292,17 @@ def without(stage: str) -> Iterator[set[str]]:
             vars(user)["run"] = run
 
 
-def ablation() -> dict[str, dict[str, tuple[int, int, int]]]:
+def ablation(only: str | None = None) -> dict[str, dict[str, tuple[int, int, int]]]:
     """Evaluations, systems solved and solves concerned, by stage and set; "" is the whole plan.
 
     A stage is switched off in the solves in which it has applied; where it was the last, nothing is left to solve with.
+    Sets without `only` in their names have the stored counts.
     """
-    found: dict[str, dict[str, tuple[int, int, int]]] = {"": {}}
-    for name, cases in sets().items():
+    chosen = {name: cases for name, cases in sets().items() if only is None or only in name}
+    stored = json.loads(STORED.read_text(encoding="utf-8"))
+    kept = {stage: {name: sums[name] for name in sums if name not in chosen} for stage, sums in stored.items()}
+    found = {"": {}} | {stage: sums for stage, sums in kept.items() if sums}
+    for name, cases in chosen.items():
         plain, users = [], dict[str, list[int]]()
         for place, case in enumerate(cases):
             with without("") as applied:
@@ -355,12 +363,12 @@ of those that are published stand beside them in the code. This page is written 
 def main(arguments: list[str] | None = None) -> None:
     """Vary the constants, and print or write the table."""
     parser = argparse.ArgumentParser(description="Evaluations with each constant halved and doubled.")
-    parser.add_argument("--only", help="constants whose names, after those of their modules, contain this")
+    parser.add_argument("--only", help="constants, after their modules, or sets whose names contain this")
     parser.add_argument("--write", type=Path, help="a page for the docs")
     parser.add_argument("--stages", action="store_true", help="switch the stages off instead; store the counts")
     options = parser.parse_args(arguments)
     if options.stages:
-        counts = ablation()
+        counts = ablation(options.only)
         STORED.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
         page = options.write or Path("docs/performance/ablation.md")
         page.write_text(ABLATION.format(table=ablation_table(counts)), encoding="utf-8")

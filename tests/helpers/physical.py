@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 
 THERMAL = 0.025852  # volts
 inf = np.inf
@@ -253,3 +254,30 @@ GALLERY = (
     ),
     Physical("battery", battery, np.zeros(24), 1.0, {"bounds": (np.repeat([-inf, 0.0], [18, 6]), inf)}),
 )
+
+
+def paths(fields, rng, length=120):
+    """Paths in time, each of which depends on the past and the future of all, and F in them."""
+    past, future = rng.uniform(0.9, 0.97, (2, fields, fields))
+    size, lag = 10.0 ** rng.uniform(-1, 1, (fields, fields)), np.arange(length)
+    responses = np.block(
+        [
+            [size[i, j] * scipy.linalg.toeplitz(past[i, j] ** lag, -(future[i, j] ** lag)) for j in range(fields)]
+            for i in range(fields)
+        ]
+    )
+    shock = np.tile(0.1 * 0.8**lag, fields)
+    return lambda x: responses @ (x + x**2) - shock
+
+
+def stirred_reactors(reactors, residence=1e4):
+    """Robertson's reactions in stirred reactors in series: F of the mass fractions, and a start within (0, 1)."""
+
+    def residual(y):
+        a, b, c = y.reshape(reactors, 3).T
+        first, second, third = 0.04 * a, 3e7 * b**2, 1e4 * b * c
+        before = np.vstack([[1.0, 0.0, 0.0], y.reshape(reactors, 3)[:-1]])
+        rates = np.stack([third - first, first - second - third, second], axis=1)
+        return ((before - y.reshape(reactors, 3)) / residence + rates).ravel()
+
+    return residual, np.tile([0.3, 1e-12, 0.7], reactors)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve.linearize._shifts import toeplitz_blocks
-
-T = 120
+from tests.helpers.physical import paths
 
 
 @given(st.integers(1, 4), st.integers(3, 12), st.integers(0, 2**32 - 1))
@@ -25,23 +24,9 @@ def test_kernels_make_toeplitz_blocks(fields, length, seed):
     np.testing.assert_array_equal(toeplitz_blocks(kernels), np.block(blocks))
 
 
-def paths(fields, rng):
-    """Paths in time, each of which depends on the past and the future of all, and F in them."""
-    past, future = rng.uniform(0.9, 0.97, (2, fields, fields))
-    size, lag = 10.0 ** rng.uniform(-1, 1, (fields, fields)), np.arange(T)
-    responses = np.block(
-        [
-            [size[i, j] * scipy.linalg.toeplitz(past[i, j] ** lag, -(future[i, j] ** lag)) for j in range(fields)]
-            for i in range(fields)
-        ]
-    )
-    shock = np.tile(0.1 * 0.8**lag, fields)
-    return lambda x: responses @ (x + x**2) - shock
-
-
 @pytest.mark.parametrize("fields", [1, 2, 3])
 def test_paths_in_time_take_few_evaluations(fields, rng):
-    residual, x0 = paths(fields, rng), np.zeros(fields * T)
+    residual, x0 = paths(fields, rng), np.zeros(120 * fields)
     result = ims.root(residual, x0)
     assert result.success
     assert result.detection.how == "shifts"

@@ -14,6 +14,7 @@ from scipy.optimize import Bounds, least_squares
 import implicitsolve as ims
 from implicitsolve.nonlinear._dense_newton import DenseNewton
 from tests.helpers.bounded import GALLERY, diffusing_acid
+from tests.helpers.physical import stirred_reactors
 
 METHODS = {
     "auto": "auto",
@@ -227,16 +228,8 @@ def test_bounds_of_scipy_did_not_fit_a_number():
 
 @pytest.mark.parametrize("reactors", [1, 8])
 def test_fractions_near_zero_with_fast_reactions_stopped_at_a_bound(reactors):
-    """Robertson's reactions in stirred reactors in series: the minimizers of the linear model end at a bound."""
-
-    def residual(y):
-        a, b, c = y.reshape(reactors, 3).T
-        first, second, third = 0.04 * a, 3e7 * b**2, 1e4 * b * c
-        before = np.vstack([[1.0, 0.0, 0.0], y.reshape(reactors, 3)[:-1]])
-        rates = np.stack([third - first, first - second - third, second], axis=1)
-        return ((before - y.reshape(reactors, 3)) / 1e4 + rates).ravel()
-
-    x0 = np.tile([0.3, 1e-12, 0.7], reactors)
+    """The minimizers of the linear model end at a bound."""
+    residual, x0 = stirred_reactors(reactors)
     result = ims.root(residual, x0, bounds=(0, 1))
     assert result.success
     assert result.counts.residuals <= 110  # one more assembly: the updated J misses changes of F fifty times
