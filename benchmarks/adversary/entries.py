@@ -111,10 +111,7 @@ def streams(rng: np.random.Generator) -> int:
 
 
 def float32(rng: np.random.Generator) -> int:
-    """Matrices, starts, bounds and parameters drawn in float32: results stay so, and no success or derivative lies.
-
-    Tangents are left out where F rounds parameters above 1e3 to float32: changes are lost there, and some are wrong.
-    """
+    """Matrices, starts, bounds and parameters drawn in float32: results stay so, and no success or derivative lies."""
     n, kind = int(rng.integers(1, 25)), np.float32
     A = rng.standard_normal((n, n), dtype=kind) / kind(n) + 3 * np.eye(n, dtype=kind)
     A[rng.random((n, n)) < rng.random()] = 0
@@ -153,8 +150,7 @@ def float32(rng: np.random.Generator) -> int:
     expected = slope * np.linalg.solve(J.T, c), np.linalg.solve(J, slope * c)
     for found, value, right in zip((back, forward), (back.gradients["theta"], forward.tangent), expected, strict=True):
         error = np.linalg.norm(value - right) / np.linalg.norm(right)
-        is_lost = found is forward and rounds and scale > 1e3
-        assert is_lost or not found.success or error <= 3e-2, f"{type(found).__name__}: error {error:.2g}: {claim}"
+        assert not found.success or error <= 3e-2, f"{type(found).__name__}: error {error:.2g}: {claim}"
     return 4
 
 

@@ -85,6 +85,17 @@ class Differences:
         with np.errstate(all="ignore"):
             return fine, fine - coarse
 
+    def error(self, level: Level) -> HostArray:
+        """The relative distance of a pair, at least an eighth of the next one's, as rounded ones agree by chance."""
+        which, k = level
+        fine, distance = self.pair(level)
+        with np.errstate(all="ignore"):
+            error = norm2(distance) / norm2(fine)
+            if level == (0, 0) and error.all():
+                return error
+            fine, distance = self.pair((which, k + 1))
+            return np.maximum(error, norm2(distance) / norm2(fine) / RATIO)
+
     def _central(self, t: Array) -> Array:
         h, residual = t * self.d, self.evaluator.residual
         return (residual(self.x + h) - residual(self.x - h)) / (2 * t)
@@ -104,11 +115,11 @@ class Differences:
 
 
 class GivenSteps(DifferenceSteps):
-    """The lengths that are given for all systems (B, T, k), longer where F does not feel them."""
+    """The lengths that are given for all systems (B, N), longer where F does not feel them."""
 
-    def __init__(self, given: Array) -> None:
-        super().__init__(given.shape[0], given.shape[2], 1.0)
-        self.given = given
+    def __init__(self, given: Array, block_size: int) -> None:
+        super().__init__(given.shape[0], block_size, 1.0)
+        self.given = array_namespace(given).reshape(given, (given.shape[0], given.shape[1] // block_size, block_size))
 
     def follow(self, rows: Indices | slice, x: Array) -> None:
         """Begin with the lengths themselves."""
@@ -132,27 +143,21 @@ class Lengths:
         self.derivative = self.distance = evaluator.xp.zeros_like(x)
         for level in self.along.levels():
             fine, distance = self.along.pair(level)
-            with np.errstate(all="ignore"):
-                error = norm2(distance) / norm2(fine)
+            error = self.along.error(level)
             better = ~done & (error < least)
             least = np.where(better, error, least)
-            first = level == (0, 0)
             self.factor = np.where(
                 better, self.along.factor(level) * np.where(error <= limit, 1, RATIO**-0.5), self.factor
             )
-            mine = from_host(better | (first & ~done), x)[:, None]
+            mine = from_host(better | (~done & (level == (0, 0))), x)[:, None]
             self.derivative = evaluator.xp.where(mine, fine, self.derivative)
             self.distance = evaluator.xp.where(mine, distance, self.distance)
             done |= least <= limit
             if done.all():
                 break
         self.are_good: HostArray = done  # F is smooth over them
+        self.error: HostArray = least
         self.h = evaluator.inward(x, h * from_host(self.factor, x)[:, None])
-
-    def steps(self, block_size: int) -> GivenSteps:
-        """Difference lengths for blocks of this size."""
-        systems, size = self.h.shape
-        return GivenSteps(self.along.evaluator.xp.reshape(self.h, (systems, size // block_size, block_size)))
 
 
 class Equation:

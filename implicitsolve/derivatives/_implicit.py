@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._typing import ArrayArgument, CallersArray
-from implicitsolve.derivatives._parameter_differences import judged, with_parameter_differences
+from implicitsolve.derivatives._parameter_differences import judged
 from implicitsolve.derivatives._point import Point, check_problem
 from implicitsolve.derivatives._systems import AdjointResult, TangentResult, as_given
 from implicitsolve.direct import DirectMethod
 from implicitsolve.errors import AccuracyWarning, hinted
 from implicitsolve.krylov import KrylovMethod
-from implicitsolve.problem import Problem, with_derivatives
+from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult
 from implicitsolve.solve import INACCURATE
 from implicitsolve.status import Status
@@ -56,9 +55,9 @@ def pull_back(
     method : Krylov method, BlockLU or CyclicReduction, optional
         Default: factors of the assembled J, by `BlockLU` where `root` would take it by "auto" (a declared structure of
         small blocks), by sparse LU with a `Sparse` or `Grid` structure or "detect"; else `LGMRES` with as many vectors,
-        up to 200, as fit into 336 MB: a restart can cost more products than the whole solve without it. With `halves`,
-        blocks of at least 64 unknowns and float64 it begins in float32, where products take half the time; the residual
-        is measured in float64, and what is left of it is solved there.
+        up to 200, as fit into 336 MB: a restart can cost more products than the whole solve. With `halves`, float64 and
+        blocks of at least 64 unknowns it begins in float32, where products take half the time; a residual in float64
+        says what is left to solve.
     M : LinearOperator, array or sparse matrix, optional
         Approximates the inverse of J^H. With a declared structure it may be `BlockLU` or one of
         `implicitsolve.precondition`: built from the assembled J, and used transposed. Without it a problem with
@@ -95,7 +94,7 @@ def pull_back(
     differences of F. A wrong `vjp`, `jac` or `blocks`, or a structure that lacks entries, ends as INACCURATE. This
     takes two evaluations of F, or four where J comes from differences, since a second length estimates their error.
     Where F varies fast against x, or J is ill-conditioned, up to eight shorter lengths are tried, for two evaluations
-    each. So are they for differences in the parameters, which a second length measures.
+    each; so are they for differences in the parameters.
 
     References
     ----------
@@ -192,23 +191,21 @@ def push_forward(
     array([0.25    , 0.166667])
     """
     solved, result, tangents = _arguments("push_forward", problem, result, tangents)
-    at = as_inexact(result.x if isinstance(result, NonlinearResult) else result, "result")
-    solved = with_parameter_differences(with_derivatives(solved, at), at, needs_adjoint=False)
-    if solved.parameter_jvp is None:
+    point = Point(solved, result, needs_adjoint=False)
+    evaluator, x, product = point.evaluator, point.x, point.evaluator.problem.parameter_jvp
+    if product is None:
         raise TypeError("push_forward: the problem has no `parameter_jvp`")
     if not isinstance(tangents, Mapping):
         raise TypeError(f"push_forward: `tangents` must map names to arrays, got {type(tangents).__name__}")
-    unknown = sorted(set(tangents) - set(solved.parameters or tangents))
+    unknown = sorted(set(tangents) - set(evaluator.problem.parameters or tangents))
     if unknown:
         raise ValueError(f"push_forward: `tangents` must name parameters of the problem, got {unknown}")
-    point = Point(solved, result, needs_adjoint=False)
-    evaluator, x = point.evaluator, point.x
     given = {name: as_given(value, f"tangents[{name!r}]") for name, value in tangents.items()}
-    right: Any = solved.parameter_jvp(evaluator.xp.asarray(x, copy=True), given)
+    right: Any = product(evaluator.xp.asarray(x, copy=True), given)
     if right is None:
         raise TypeError("push_forward: `parameter_jvp` returned None; it must return an array of the shape of x")
     linear = point.solve(-right, "parameter_jvp", method, M, x0, stop)
-    whole, counts = judged(solved.parameter_jvp, linear, evaluator.tally.counts())
+    whole, counts = judged(product, linear, evaluator.tally.counts())
     status = _status("push_forward", result, whole)
     return TangentResult(tangent=linear.x, status=status, linear=linear, counts=counts)
 

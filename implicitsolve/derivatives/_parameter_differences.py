@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from implicitsolve._arrays.namespace import numpy_namespace
 from implicitsolve._parameters import Parametrized
 from implicitsolve._record import Counts
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.derivatives._accuracy import COUNT, RATIO
+from implicitsolve.derivatives._accuracy import COUNT, RATIO, TRUST
 from implicitsolve.linearize._checks import checked_array
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult
@@ -46,8 +46,9 @@ def judged(product: Any, linear: LinearResult, counts: Counts) -> tuple[LinearRe
 class ParameterDifferences:
     """Differences of F(x, theta): two evaluations for each direction, and two more for each parameter.
 
-    They are accurate to about eps^(2/3) of the derivative. Lengths are those, of eight, over which F along one
-    direction agrees best with a difference of an eighth of the length; `error` is the largest distance to it, relative.
+    They are accurate to about eps^(2/3). Parameters move by multiples of their spacing in the precision of x, to which
+    F may round; what a direction loses by that is measured over a longer length. Lengths are those over which F agrees
+    best with an eighth of them; entries within a factor of eight share one. `error` is the largest distance, relative.
     """
 
     def __init__(self, residual: Parametrized, like: HostArray) -> None:
@@ -56,43 +57,66 @@ class ParameterDifferences:
 
     def along(self, x: HostArray, tangents: Mapping[str, Array]) -> HostArray:
         """(dF/dtheta) dtheta."""
-        parts = [self._measure(x, name, np.asarray(d, dtype=float))[0] for name, d in tangents.items()]
-        return np.asarray(sum(parts, np.zeros_like(x)))
+        parts = [self._measure(x, name, np.asarray(d, dtype=float)) for name, d in tangents.items()]
+        total = np.asarray(sum((D for D, _, _ in parts), np.zeros_like(x)))
+        size, distance = np.linalg.norm(total), sum(distance for _, _, distance in parts)
+        self.error = max(self.error, float(distance / size) if size > 0 else 0.0)
+        return total
 
     def pulled(self, x: HostArray, w: HostArray, wrt: Collection[str] | None = None) -> dict[str, HostArray]:
         """(dF/dtheta)^H w of all parameters, or of those that are named."""
         gradients: dict[str, HostArray] = {}
-        for name, value in self.residual.values.items():
-            if wrt is not None and name not in wrt:
-                continue
-            shape = np.shape(value)
-            size = np.abs(self._value(name))
-            signs = np.random.default_rng(0).choice((-1.0, 1.0), shape)
-            size = 2.0 ** np.floor(np.log2(np.where(size > 0, size, size.max(initial=0.0) or 1.0)))
-            whole, part = self._measure(x, name, signs * size)
-            entries = [whole * signs / size] if not shape else []
-            entries = entries or [self._central(x, name, d.reshape(shape), part) for d in np.eye(math.prod(shape))]
-            gradients[name] = np.real(np.asarray([np.vdot(D, w) for D in entries])).reshape(shape)
+        for name in self.residual.values if wrt is None else wrt:
+            theta = np.abs(self._value(name))
+            size = 2.0 ** np.floor(np.log2(np.where(theta > 0, theta, theta.max(initial=0.0) or 1.0)))
+            signed = size * np.random.default_rng(0).choice((-1.0, 1.0), theta.shape)
+            kinds, gradients[name] = np.floor(np.log2(size) / np.log2(RATIO)), np.zeros(theta.shape)
+            for kind in np.unique(kinds):
+                whole, h, _ = self._measure(x, name, np.where(kinds == kind, signed, 0.0))
+                for i in (places := np.argwhere(kinds == kind).tolist()):
+                    d, here = np.zeros(theta.shape), tuple(i)
+                    d[here] = signed[here]
+                    D = whole if len(places) == 1 else self._central(x, name, d, h)[0]
+                    gradients[name][here] = np.vdot(D, w).real / signed[here]
         return gradients
 
-    def _measure(self, x: HostArray, name: str, d: HostArray) -> tuple[HostArray, float]:
-        """The derivative along d, and the length at which it is most accurate, over the first one."""
-        coarse, best, least = self._central(x, name, d, 1.0), (np.zeros_like(x), 1.0), np.inf
-        for k in range(1, COUNT):
-            fine = self._central(x, name, d, RATIO**-k)
-            if coarse.any() and not fine.any():  # F rounds the parameter to fewer digits
-                break
+    def _measure(self, x: HostArray, name: str, d: HostArray) -> tuple[HostArray, float, float]:
+        """The derivative along d, the length over which it is most accurate, and its absolute error there."""
+        theta, longest = np.abs(self._value(name)), float(np.abs(d).max(initial=0.0))
+        best, length, error, distance, mine = np.zeros_like(x), np.inf, np.inf, np.inf, 0.0
+        if not 0 < longest < np.inf:
+            return best + 0.0 * longest, 1.0, 0.0
+        whole, good = theta.max(initial=0.0) or 1.0, self.precision**0.5
+        sizes = theta[d != 0].max() or whole, whole
+        first, other = 2.0 ** np.floor(np.log2(self.precision ** (1 / 3) * np.array(sizes) / longest))
+        at = cache(lambda h: self._central(x, name, d, h))
+        for h in dict.fromkeys([*(first * RATIO ** -np.arange(COUNT - 1.0)), other]):
+            fine, mine = (best, mine) if h < first and mine == np.inf else self._pair(at, h, shorter=h < first)
             with np.errstate(all="ignore"):
-                distance, size = np.linalg.norm(fine - coarse), np.linalg.norm(fine)
-                error = float(distance / size) if distance > 0 else float(distance)
-                differs = np.linalg.norm(fine - best[0]) > self.loose * size
-            if error < least or (differs and error <= self.loose):  # longer ones agree over many periods, too
-                best, least = (fine, RATIO**-k), error
-            if least <= self.precision**0.5:
+                size, apart = np.linalg.norm(fine), np.linalg.norm(fine - best)
+                differs = apart > size * max(self.loose, TRUST * mine)  # longer ones agree over many periods, too
+            if (mine < error or differs) and (h <= first or (mine <= good and apart <= TRUST * distance)):
+                best, length, error, distance = fine, h, mine, float(mine * size)
+            if error <= good:
                 break
-            coarse = fine
-        self.error = max(self.error, least)
-        return best
+        if not at(first)[0].any() and not at(other)[0].any():
+            error = distance = 0.0
+        self.error = max(self.error, error)
+        return best, min(length, first) / RATIO, distance
+
+    def _pair(self, at: Any, h: float, *, shorter: bool) -> tuple[HostArray, float]:
+        """The derivative over an eighth of the length h, and its error; infinite where F rounds what changes."""
+        coarse, (fine, lost) = at(h)[0], at(h / RATIO)
+        if not fine.any() or lost > self.loose or (coarse[fine == 0] != 0).any():
+            return fine, np.inf
+        with np.errstate(all="ignore"):
+            size = np.linalg.norm(fine)
+            error = float(np.linalg.norm(fine - coarse) / size + lost)
+            following, gone = at(h / RATIO**2) if shorter else (fine, 1.0)
+            if gone <= self.loose:  # a few multiples of a rounding error agree by chance
+                after = float(np.linalg.norm(following - fine) / size / RATIO)
+                error = max(after, error / RATIO if after * RATIO <= error else error)
+        return fine, error
 
     def _value(self, name: str) -> HostArray:
         value = np.asarray(self.residual.values[name])
@@ -100,15 +124,22 @@ class ParameterDifferences:
             raise TypeError(f"derivatives by the complex parameter {name!r} need `parameter_jvp` and `parameter_vjp`")
         return value.astype(float)
 
-    def _central(self, x: HostArray, name: str, d: HostArray, part: float) -> HostArray:
-        theta = self._value(name)
-        own = np.abs(np.where(d == 0, 0.0, theta)).max(initial=0.0)
-        size, length = own or np.abs(theta).max(initial=0.0) or 1.0, np.abs(d).max(initial=0.0)
-        if not length > 0:
-            return np.zeros_like(x)
-        relative = 2.0 ** np.floor(np.log2(part * self.precision ** (1 / 3) * size / length))  # theta + h: not rounded
-        self.evaluations += 2
-        with np.errstate(all="ignore"):
-            F = [self.residual.at({name: (theta + h * d)[()]})(x.copy()) for h in (relative, -relative)]
-            ahead, behind = (np.asarray(checked_array(f, "residual", numpy_namespace, x.dtype, x.shape)) for f in F)
-            return (ahead - behind).reshape(x.shape) / (2 * relative)
+    def _central(self, x: HostArray, name: str, d: HostArray, h: float) -> tuple[HostArray, float]:
+        """The derivative along d over the length h, and the part of d that it lacks."""
+        theta, rest, derivative, lost = self._value(name), d, np.zeros_like(x), 1.0
+        for _ in range(3):
+            with np.errstate(all="ignore"):
+                grid = np.spacing(np.abs(theta) + np.abs(h * rest)) * (self.precision / np.finfo(float).eps)
+                moved = np.rint(h * rest / grid) * grid
+                if not moved.any():
+                    break
+                self.evaluations += 2
+                Fs = (self.residual.at({name: (theta + m)[()]})(x.copy()) for m in (moved, -moved))
+                ahead, behind = (np.array(checked_array(F, "residual", numpy_namespace, x.dtype, x.shape)) for F in Fs)
+                derivative += (ahead - behind).reshape(x.shape) / (2 * h)
+                rest = rest - moved / h
+                lost = float(np.linalg.norm(rest) / np.linalg.norm(d))
+            if (np.abs(rest) <= self.precision ** (1 / 3) * np.abs(d)).all():
+                break
+            h *= 2.0 ** np.floor(np.log2(np.abs(d).max() / np.abs(rest).max()))
+        return derivative, lost

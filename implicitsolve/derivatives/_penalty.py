@@ -109,20 +109,16 @@ def jacobian_penalty(
     value, cotangent, gradients = 0.0, evaluator.xp.zeros_like(flat), dict[str, Array]()
     for _ in range(samples):
         e = evaluator.xp.zeros_like(flat) + from_host(rng.standard_normal(tuple(flat.shape)), flat)  # split as x is
-        u = e - _adjoint(evaluator, flat, e)
+        u = e - evaluator.jacobian(flat, None).rmatvec(e)
         sizes = norm2(u)
         value += weight * float(np.sum(sizes**2))
         for sign in (1.0, -1.0):  # -F in place of G: what does not depend on x cancels
             at, scale = _move(flat, u, sizes, sign)
             w = e * from_host(-sign * 2 * weight * scale, e)[:, None]
-            cotangent = cotangent + _adjoint(evaluator, at, w)
+            cotangent = cotangent + evaluator.jacobian(at, None).rmatvec(w)
             more = _parameters(evaluator, at, -w)
             gradients = {name: gradients[name] + value if gradients else value for name, value in more.items()}
     return JacobianPenalty(value=value, gradients=gradients, cotangent=evaluator.unflatten(cotangent))
-
-
-def _adjoint(evaluator: Evaluator, x: Array, w: Array) -> Array:
-    return evaluator.jacobian(x, None).rmatvec(w)
 
 
 def _move(x: Array, u: Array, sizes: HostArray, sign: float) -> tuple[Array, HostArray]:

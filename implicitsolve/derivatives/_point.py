@@ -15,7 +15,7 @@ from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, eps, is_complex
 from implicitsolve._linear_solve import check_linear, linear_solve
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.derivatives._accuracy import Differences, Equation, Lengths, lengths
+from implicitsolve.derivatives._accuracy import TRUST, Differences, Equation, GivenSteps, Lengths, lengths
 from implicitsolve.derivatives._parameter_differences import with_parameter_differences
 from implicitsolve.derivatives._systems import (
     HalfSystem,
@@ -58,17 +58,16 @@ class Point:
         self, problem: Problem, result: Any, *, needs_adjoint: bool, wrt: Collection[str] | None = None
     ) -> None:
         self.caller = "pull_back" if needs_adjoint else "push_forward"
-        check_problem(self.caller, problem)
         self.x = as_inexact(result.x if isinstance(result, NonlinearResult) else result, "result")
         problem = with_derivatives(problem, self.x)
         problem = with_parameter_differences(problem, self.x, needs_adjoint=needs_adjoint)
         self.evaluator = evaluator = Evaluator(problem, self.x)
         self.needs_adjoint = needs_adjoint
+        self.own_product = problem.vjp if needs_adjoint else problem.jvp
+        self.has_own_matrix = not (problem.linearize is problem.jac is None)
         self.J: BlockBandedMatrix | None = None
         structure = None if problem.structure == "none" else problem.structure
-        found = (
-            result.detection if isinstance(result, NonlinearResult) and problem.structure in (None, "detect") else None
-        )
+        found = getattr(result, "detection", None) if problem.structure in (None, "detect") else None
         found = getattr(problem.derivatives, "detection", None) or found
         self.found = None if found is None or found.structure is None else found
         ways = problem.vjp, problem.linearize, problem.jac, structure, problem.halves, self.found
@@ -93,10 +92,9 @@ class Point:
     @cached_property
     def lengths(self) -> Lengths | None:
         """Lengths of the differences for J; None where the solve takes exact products."""
-        if self._own_product is not None or self._has_own_matrix or self.evaluator.problem.halves is not None:
+        if self.own_product is not None or self.has_own_matrix or self.evaluator.problem.halves is not None:
             return None
-        is_exact = self.evaluator.has_exact_products
-        return None if is_exact else Lengths(self.evaluator, self.flat, self.F)
+        return None if self.evaluator.has_exact_products else Lengths(self.evaluator, self.flat, self.F)
 
     def _mark_inaccurate(self, linear: LinearResult, b: Array) -> LinearResult:
         """The result, INACCURATE where the derivative does not satisfy its equation by differences of F."""
@@ -111,23 +109,20 @@ class Point:
             equation = Equation.of_adjoint(linear.x, b, d, linear.residual_norm)
         else:
             equation = Equation.of_tangent(linear.x, b, h, linear.residual_norm)
-        holds: HostArray
         if along is None:
-            holds = equation.holds_for_some(Differences(evaluator, x, equation.d, self.F), asked)
+            holds: HostArray = equation.holds_for_some(Differences(evaluator, x, equation.d, self.F), asked)
         elif self.needs_adjoint:
             holds = equation.holds(along.derivative, along.distance, along.are_good)
         else:
             holds = equation.holds(*Differences(evaluator, x, equation.d, self.F).pair((0, 0)), along.are_good)
+            holds = holds & (along.error <= eps(evaluator.xp, evaluator.dtype) ** 0.25)
         if self.needs_adjoint:
             holds = holds & ~self._is_contradicted(linear, b, h)
         wrong = asked & ~holds
         return replace(linear, status=np.where(wrong, int(Status.INACCURATE), linear.status)) if wrong.any() else linear
 
     def _is_contradicted(self, linear: LinearResult, b: Array, h: Array) -> HostArray:
-        """Whether an adjoint is wrong along a direction in which tiny unknowns move as far as others; four evaluations.
-
-        No difference of tiny unknowns distinguishes rounding in those of others from an entry of J.
-        """
+        """Whether an adjoint is wrong along a d in which tiny unknowns move as far as others; four evaluations."""
         evaluator, x, xp = self.evaluator, self.flat, self.evaluator.xp
         size = from_host(norm2(h) / math.sqrt(max(1, x.shape[1])), x)[:, None]
         if not bool(xp.any(xp.abs(h) < TINY_LENGTH * size)):
@@ -222,7 +217,7 @@ class Point:
         structure = self.evaluator.problem.block_structure
         if structure is None:
             return None
-        steps = None if self.lengths is None else self.lengths.steps(structure.block_size)
+        steps = None if self.lengths is None else GivenSteps(self.lengths.h, structure.block_size)
         return Assembler(self.evaluator, central=True, steps=steps)
 
     def _sparse(self) -> SparseMatrix | None:
@@ -239,6 +234,7 @@ class Point:
             by_columns=self.needs_adjoint,
             dense=self.needs_adjoint,
             h=None if self.lengths is None else self.lengths.h,
+            error=0.0 if self.lengths is None else TRUST * float(self.lengths.error.max(initial=0.0)),
         )
 
     def _matrix(self, wanted_by: str, settings: Any = None) -> Any:
@@ -249,9 +245,7 @@ class Point:
                 return own
         if self.assembler is None:
             structure = self.evaluator.problem.structure
-            raise ValueError(
-                f"{self.caller}: {wanted_by} needs a problem that declares its `structure`, got {structure!r}"
-            )
+            raise ValueError(f"{self.caller}: {wanted_by} needs a problem that declares `structure`, got {structure!r}")
         if self.J is None:
             self.J = self.assembler.assemble(self.evaluator, self.flat, self._residual())
         return self.J
@@ -266,7 +260,7 @@ class Point:
     def _operator(self) -> LinearOperator:
         """J, or J^H: by the problem's own products, else assembled, else by differences."""
         assembled: Any = None
-        if self._own_product is None and not self._has_own_matrix:
+        if self.own_product is None and not self.has_own_matrix:
             if self.assembler is not None:
                 assembled = self._matrix("the operator").flat()
             elif self.needs_adjoint:
@@ -277,21 +271,9 @@ class Point:
             raise TypeError(f"{self.caller}: no sparse J was found, and its products are none with J^H: give `vjp`")
         return assembled.H if self.needs_adjoint else assembled
 
-    @property
-    def _own_product(self) -> Any:
-        """The problem's own product with J, or J^H; None if it has none."""
-        problem = self.evaluator.problem
-        return problem.vjp if self.needs_adjoint else problem.jvp
-
-    @property
-    def _has_own_matrix(self) -> bool:
-        """Whether the problem gives J as an operator."""
-        problem = self.evaluator.problem
-        return problem.linearize is not None or problem.jac is not None
-
     def _factored(self, J: LinearOperator, inverse: Factored, b: Array, stop: LinearStop) -> LinearResult:
         """Solve by factors of J, refined with the problem's own products where it has some."""
-        is_own = self._own_product is not None and not self._has_own_matrix
+        is_own = self.own_product is not None and not self.has_own_matrix
         A = self.evaluator.jacobian(self.flat, None) if is_own else J
         outcome = solve_factored(A, inverse, b, stop, adjoint=self.needs_adjoint)
         linear = LinearResult(**vars(outcome), matvecs=int(outcome.iterations.max(initial=0)))
@@ -299,7 +281,7 @@ class Point:
 
     def _mark(self, linear: LinearResult, A: LinearOperator, b: Array) -> LinearResult:
         """The result of a solve with A, SINGULAR where A was assembled from differences that do not determine it."""
-        is_exact = self._own_product is not None or self.evaluator.has_exact_products
+        is_exact = self.own_product is not None or self.evaluator.has_exact_products
         return linear if is_exact or isinstance(A, JacobianProducts) else marked_singular(linear, A, b)
 
     def _preconditioner(self, M: Any) -> LinearOperator | None:

@@ -40,10 +40,8 @@ class Derivative(Ending):
 
     def summary(self) -> str:
         """Return what is known of the derivative, and of its linear solve, as a table."""
-        gradients = getattr(self, "gradients", {})
-        return (
-            summarize_derivative(type(self).__name__, self.status, str(self.counts), gradients) + self.linear.summary()
-        )
+        name, gradients = type(self).__name__, getattr(self, "gradients", {})
+        return summarize_derivative(name, self.status, str(self.counts), gradients) + self.linear.summary()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -135,24 +133,26 @@ class HalfSystem:
         self, b: Array, start: Array | None, method: KrylovMethod | None, stop: LinearStop
     ) -> tuple[LinearResult, Mapping[str, Array] | None]:
         """Return the solution for b (B, N) and, for an adjoint system with `Halves.pull`, the gradients."""
-        tally, solver = self.evaluator.tally, long_krylov(b) if method is None else method
+        tally, xp, solver = self.evaluator.tally, self.evaluator.xp, long_krylov(b) if method is None else method
         self.in_single &= method is None
         self.b, spent = split(self.evaluator.unflatten(b), self.axis), tally.jvps + tally.vjps
-        self._measure(None if start is None else self._start(start, b), b)
+        if start is not None:  # zero where b is
+            zeroed: Any = xp.where(xp.any(b != 0, axis=1, keepdims=True), start, xp.zeros_like(start))
+            start = split(self.evaluator.unflatten(zeroed), self.axis)[1]
+        self._measure(start, b)
         self.target = stop.target(self.measured.two(-1), b)
         status, iterations = _statuses(self.norms, self.target, None), np.zeros(self.norms.shape, dtype=int)
         for is_first in (True, *[False] * (ROUNDS - 1)):
             active = status == Status.RUNNING
             if not active.any():
                 break
-            left = stop.max_iterations - int(iterations[active].max())
-            outcome = self._correct(active, solver, left, is_first=is_first)
+            outcome = self._correct(active, solver, stop.max_iterations - iterations[active].max(), is_first=is_first)
             iterations = iterations + np.where(active, outcome.iterations, 0)
             reported = None if is_first and self.in_single else outcome.status  # in float64 it may still converge
             status = np.where(active, _statuses(self.norms, self.target, reported), status)
         is_zero = self.kept is None
         if is_zero:  # x = 0 satisfies the stopping rule
-            self._measure(self.evaluator.xp.zeros_like(self.b[1]))
+            self._measure(xp.zeros_like(self.b[1]))
         status = np.where(status == Status.RUNNING, int(Status.STAGNATED), status)
         x = self.evaluator.flatten(merge(self.elimination.eliminated, self.kept, self.axis))
         # an eliminated block on which no kept one depends may be nonfinite
@@ -195,12 +195,6 @@ class HalfSystem:
         self.residual, *state = (xp.reshape(part, (systems, math.prod(part.shape[self.axis :]))) for part in parts)
         self.measured = Norms(self.residual, *state, *others)
         self.norms = self.measured.two(0)
-
-    def _start(self, start: Array, b: Array) -> Array:
-        """The kept blocks of a start, zero where b is zero."""
-        xp = self.evaluator.xp
-        start = xp.where(xp.any(b != 0, axis=1, keepdims=True), start, xp.zeros_like(start))
-        return split(self.evaluator.unflatten(start), self.axis)[1]
 
     def _eliminate(self, b: Array, kept: Any) -> Elimination:
         """Compute the eliminated blocks, with right-hand side b, from the kept ones, and couple back; None is zero."""

@@ -162,12 +162,8 @@ def detect_structure(
     check_flag("detect_structure", "bisection", bisection)
     x0 = as_inexact(x0, "x0")
     evaluator = Evaluator(problem, x0)
-
-    def residual(x: Array) -> Array:
-        return evaluator.residual(x, keep=True)
-
-    flat, shape = evaluator.flatten(x0), evaluator.event_shape
-    return detect(residual, flat, shape=shape, budget=budget, bisection=bisection, inward=evaluator.inward)
+    flat, shape, inward = evaluator.flatten(x0), evaluator.event_shape, evaluator.inward
+    return detect(evaluator.residual, flat, shape=shape, budget=budget, bisection=bisection, inward=inward)
 
 
 ROUNDS = 2  # assemblies for "auto": the first differences are no better than the units
@@ -237,8 +233,6 @@ class Scales:
     def expanded(self, result: NonlinearResult) -> NonlinearResult:
         """The result in the units of the caller; its norms remain those of F / f_scale."""
         return replace(result, x=_times(self.x, result.x), fun=_times(self.F, result.fun))
-
-    # The functions of the scaled problem
 
     def residual(self, y: Array) -> Array:
         return self._divide(self.whole.residual(_times(self.x, y)), "residual", y)

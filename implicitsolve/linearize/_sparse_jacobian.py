@@ -34,18 +34,19 @@ def sparse_jacobian(
     by_columns: bool = False,
     dense: bool = False,
     h: Array | None = None,
+    error: float = 0.0,
 ) -> SparseMatrix | None:
     """J(x), for x (B, N), by the colors of the declared pattern, or else of a detected one; None if there is none.
 
     A pattern that the solve has detected, `known`, is used unless it misses entries at x; it is extended then, by a
     search so near x that F has the same branches. A row that depends on nearly all unknowns takes an adjoint product;
-    without such products, if `by_columns`, all of them take one for each column. So does, if `dense`, a J of up to 1000
-    unknowns without a pattern. Central differences have the lengths `h`. A declared pattern that misses entries is a
-    ValueError: J d is not the product, or the change of F, along a random d.
+    without such products, if `by_columns`, all of them take one for each column. So does, if `dense`, a J of up to
+    1000 unknowns without a pattern. Central differences have the lengths `h`, and a relative `error` over them.
+    A declared pattern that misses entries is a ValueError: J d is not the product, or F's change, along a random d.
     """
     if not takes_indices(x):
         return None
-    point, J, found = _Point(evaluator, x, F, h), None, None
+    point, J, found = _Point(evaluator, x, F, h, error), None, None
     while (found := point.next_pattern(found, known, dense=dense)) is not None:
         J = None if found.structure is None else point.assemble(found, by_columns=by_columns)
         if J is None or not point.wrong.size:
@@ -61,8 +62,8 @@ def sparse_jacobian(
 class _Point:
     """A point x (B, N) at which J is assembled by one pattern after another, until J d is right for a random d."""
 
-    def __init__(self, evaluator: Evaluator, x: Array, F: Array | None, h: Array | None) -> None:
-        self.evaluator, self.x, self.F, xp = evaluator, x, F, evaluator.xp
+    def __init__(self, evaluator: Evaluator, x: Array, F: Array | None, h: Array | None, error: float) -> None:
+        self.evaluator, self.x, self.F, self.error, xp = evaluator, x, F, error, evaluator.xp
         self.rms = from_host(norm2(x)[:, None] / math.sqrt(x.shape[1]), x)
         self.precision = eps(xp, evaluator.dtype)
         if h is None:
@@ -72,9 +73,6 @@ class _Point:
         self.is_free: bool = evaluator.box is None
         self.wrong: HostArray = NONE  # rows in which the last J d was wrong
         self.is_wider = self.is_last = False  # what a search has added to the first pattern was tried; so was all else
-
-    def residual(self, x: Array) -> Array:
-        return self.evaluator.residual(x, keep=True)
 
     def next_pattern(self, last: Detection | None, known: Detection | None, *, dense: bool) -> Detection | None:
         """The pattern to try where the `last` one has missed entries, declared or found; None: no more."""
@@ -88,7 +86,7 @@ class _Point:
             self.is_wider = True
             scale = NEAR * to_host(evaluator.xp.maximum(evaluator.xp.abs(x), self.rms))
             scale, pattern = np.where(scale > 0, scale, NEAR), cast("Sparse", last.structure)
-            more = extend(self.residual, x, pattern, self.wrong, scale=scale, inward=evaluator.inward)
+            more = extend(evaluator.residual, x, pattern, self.wrong, scale=scale, inward=evaluator.inward)
             if more.structure is not None:
                 return more
             self.is_last = last is not known
@@ -100,7 +98,7 @@ class _Point:
     def _detect(self, *, dense: bool) -> Detection:
         """What a search finds; if `dense`, all entries of a J that is not large."""
         evaluator, n = self.evaluator, self.evaluator.size
-        found = detect(self.residual, self.x, shape=evaluator.event_shape, inward=evaluator.inward)
+        found = detect(self.evaluator.residual, self.x, shape=evaluator.event_shape, inward=evaluator.inward)
         if found.structure is not None or not dense or n > MOST_COLUMNS:
             return found
         full = Sparse(np.ones((n, n), dtype=bool))
@@ -118,14 +116,16 @@ class _Point:
             J = assembler.products(jvp, x, None, getattr(product, "products", None))
         elif self.F is not None:
             jvp, evaluate, base = self._product, self._odd_part, self.F
-            data = self._second_order(lambda side: assembler.differences(self.residual, x, base, side).data)
+            data = self._second_order(lambda side: assembler.differences(evaluator.residual, x, base, side).data)
             J = SparseMatrix(data, assembler.structure)
         else:
             return None
         if not assembler.is_exact:
             assembler.fill(J.data, jvp, vjp)
-        d = evaluator.inward(x, self.h * from_host(random_direction(assembler.coloring.colors, x.shape[1], 0), x))
         mismatch = min(MISMATCH, self.precision ** (1 / 3))  # missing entries of a long row may nearly cancel
+        if (mismatch := max(mismatch, self.error)) >= 1:
+            return J
+        d = evaluator.inward(x, self.h * from_host(random_direction(assembler.coloring.colors, x.shape[1], 0), x))
         self.wrong = np.flatnonzero(wrong_rows(evaluate, x, base, J.structure, J.data, d, NONE, mismatch))
         return J
 
@@ -137,9 +137,9 @@ class _Point:
     def _product(self, v: Array) -> Array:
         """J v for the direction v of one unknown."""
         x, F, xp = self.x, self.F, self.evaluator.xp
-        return self._second_order(lambda h: (self.residual(x + v * h) - F) / xp.sum(v * h, axis=1)[:, None])
+        return self._second_order(lambda h: (self.evaluator.residual(x + v * h) - F) / xp.sum(v * h, axis=1)[:, None])
 
     def _odd_part(self, z: Array) -> Array:
         """F(z), without the even part of its change from x where z has a mirror image."""
-        F = self.residual(z)
-        return self.F + 0.5 * (F - self.residual(2 * self.x - z)) if self.is_free else F
+        F = self.evaluator.residual(z)
+        return self.F + 0.5 * (F - self.evaluator.residual(2 * self.x - z)) if self.is_free else F

@@ -134,7 +134,7 @@ class PatternSearch(Search):
         """Detect the pattern near x, where F is `first` if that is known, within the limits of the solve."""
         search = partial(
             detect,
-            lambda x: evaluator.residual(x, keep=True),
+            evaluator.residual,
             x,
             shape=evaluator.event_shape,
             budget=self._budget(evaluator),
@@ -227,7 +227,7 @@ class SparseJacobians(JacobianAssembler):
         if not rows.size or self.searches >= MOST_SEARCHES or known is None or budget is None:
             return False
         self._incomplete, self.searches = 0, self.searches + 1
-        residual, shape = partial(evaluator.residual, keep=True), evaluator.event_shape
+        residual, shape = evaluator.residual, evaluator.event_shape
         if self.searches == 1 and known.diagonals.size and rows.size > MANY * known.unknowns:
             if not known.is_symmetric:  # upwind differences
                 guess = known.with_diagonals(-known.diagonals)

@@ -90,8 +90,9 @@ def test_products_that_are_given_are_used():
     kind=st.sampled_from([float, np.float32]),
     reuses=st.booleans(),
     rounds=st.booleans(),
+    along=st.sampled_from([(1.0, 1.0), (0.3, -0.007), (0.0, 2.6)]),
 )
-def test_properties_of_gradients_where_F_varies_fast_against_its_parameters(c, part, kind, reuses, rounds):
+def test_properties_of_gradients_where_F_varies_fast_against_its_parameters(c, part, kind, reuses, rounds, along):
     largest = 1e8 if kind is float else 4e5  # float32 numbers are further than 1 apart from 2e7 on
     theta = (np.clip(c, -largest, largest) + np.array([0.3, 1.0])).astype(kind).astype(float)
     value, calls, x = np.zeros(2, kind), [], np.full(2, 0.7, kind)
@@ -105,14 +106,49 @@ def test_properties_of_gradients_where_F_varies_fast_against_its_parameters(c, p
     problem = ims.Problem(F, parameters=theta)
     slope, by_theta = 3 * x**2 + 1, part + np.cos(theta)
     limit = 1e-4 if kind is float else 2e-2
-    for solve, argument in ((ims.pull_back, np.ones(2)), (ims.push_forward, {"t": np.ones(2)})):
+    for solve, argument, d in ((ims.pull_back, np.ones(2), 1.0), (ims.push_forward, {"t": np.array(along)}, along)):
         calls.clear()
         found = solve(problem, x, argument)
         assert found.counts.residuals == len(calls)
         derivative = found.gradients["t"] if solve is ims.pull_back else found.tangent
-        error = np.linalg.norm(derivative - by_theta / slope) / np.linalg.norm(by_theta / slope)
+        expected = by_theta / slope * d
+        error = np.linalg.norm(derivative - expected) / np.linalg.norm(expected)
         assert not found.success or error <= limit, (found.status, error)
         assert found.success or abs(c) > 1e3
+
+
+@given(
+    large=st.floats(0.0, 5.0),
+    decades=st.floats(1.0, 12.0),
+    kind=st.sampled_from([float, np.float32]),
+    varies=st.booleans(),
+)
+def test_properties_of_gradients_by_small_parameters_beside_large_ones(large, decades, kind, varies):
+    theta = 10.0 ** np.array([large, large - decades])
+    scale = theta[1] if varies else 1.0  # F varies over the size of the small parameter itself, or is linear in it
+
+    def F(x, theta):
+        small = scale * np.sin(theta[1] / scale) if varies else theta[1]
+        return (x * np.array([1.0, 2.0]) - np.array([np.sin(theta[0]), small])).astype(kind)
+
+    problem = ims.Problem(F, parameters=theta, structure=ims.BlockBanded(0, 0))
+    result = ims.root(problem, np.ones(2, kind))
+    found = ims.pull_back(problem, result, np.ones(2, kind))
+    exact = [np.cos(theta[0]), 0.5 * (np.cos(1.0) if varies else 1.0)]
+    error = np.linalg.norm(found.gradients["theta"] - exact) / np.linalg.norm(exact)
+    assert not found.success or error <= (1e-4 if kind is float else 5e-2), (found.status, error)
+    assert found.success or varies or kind is np.float32
+
+
+@given(shift=st.floats(0.0, 10.0), size=st.floats(-6.0, 1.0), n=st.integers(2, 5), seed=st.integers(0, 2**32 - 1))
+def test_properties_of_derivatives_where_the_terms_of_F_cancel(shift, size, n, seed):
+    rng = np.random.default_rng(seed)
+    A, x = rng.standard_normal((n, n)) / n + 3 * np.eye(n), 10.0**size * rng.standard_normal(n)
+    b = A @ x + 10.0**shift
+    problem = ims.Problem(lambda x, a: (A @ x + 10.0**shift) - b + a, parameters=0.0, structure=ims.Sparse(A != 0))
+    tangent = ims.push_forward(problem, x, {"a": 1.0})  # no ValueError: the pattern is right
+    expected = -np.linalg.solve(A, np.ones(n))
+    assert not tangent.success or np.linalg.norm(tangent.tangent - expected) <= 3e-3 * np.linalg.norm(expected)
 
 
 def test_complex_parameters_without_products_are_named():
