@@ -239,6 +239,15 @@ def _tagging(stored: dict[str, Any]) -> Expected:
             took["blstm"],
         ],
     )
+    implicit_runs, lstm_runs = ([row for row in rows if row["seed"] == 0] for rows in (implicit_runs, lstm_runs))
+    for name, words, runs in (
+        ("gradient descent", 320, stored["tagging_sgd"]["rows"]),
+        ("Adam", 640, implicit_runs + lstm_runs),
+    ):
+        by_layer = {row["layer"]: row for row in runs}
+        rows = [by_layer[layer] for layer in ("implicit-gru", "blstm")]
+        cells = [(len(r["epochs"]), 100.0 * r["accuracy"], sum(e["seconds"] for e in r["epochs"])) for r in rows]
+        yield _row("The paper's optimizer", name, words, *cells[0], *cells[1])
     for row in whole:
         pattern = rf"\n\| {row['layer']} \| {row['states']} \| # \| #[^|]*\| # \| # \|"
         yield "The whole treebank", pattern, [row["parameters"], row["best"], row["last"], row["seconds"]]
