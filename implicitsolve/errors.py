@@ -93,14 +93,12 @@ def required(module: str, need: str) -> Any:
 
 FUNCTION = "problem, a function that has them, such as lambda x: F(x, *args)"
 MEANT = {  # the first whose first word is an argument
-    "args": (FUNCTION,),
     "f_rtol": ("rtol",),
     "f_tol": ("atol",),
     "fun": ("residual",),
     "jac_sparsity": ("structure",),
     "maxfev": ("max_evaluations",),
     "maxiter": ("max_iterations", "max_points", "stop=LinearStop(max_iterations=...)"),
-    "parameters": (FUNCTION,),
     "progress": ("monitor=implicitsolve.monitor.table()",),
     "restart": ("krylov=GMRES(restart=...)", "method=GMRES(restart=...)"),
     "rtol": ("stop=LinearStop(rtol=...)",),
@@ -108,7 +106,8 @@ MEANT = {  # the first whose first word is an argument
     "tol": ("xtol (of x), atol or rtol (of F)", "atol", "stop"),
     "x_rtol": ("xtol",),
     "x_tol": ("xtol",),
-} | dict.fromkeys(("Dfun", "col_deriv", "fprime", "jacobian"), ("jac",))
+}
+MEANT |= dict.fromkeys(("args", "parameters"), (FUNCTION,)) | dict.fromkeys(("Dfun", "fprime", "jacobian"), ("jac",))
 
 
 def unknown(owner: str, keywords: Collection[str], known: Collection[str]) -> TypeError:

@@ -21,10 +21,10 @@ FULL, SKIPPED = "full", "skipped"
 def approximate_fixed_point(problem: Problem, rho: int, *, x0: Array | None = None) -> ApproximateFixedPoint:
     """Apply the function G of a fixed-point problem x = G(x) a fixed number of times.
 
-    Of a causal network, such as `elman`, the result at every position is that of the network restarted from the start's
-    state rho steps before: a model with a memory of rho positions, computed for all positions at once. With rho >= T it
-    is the network itself, to rounding. Of another layer it is what rho steps of fixed-point iteration reach, and
-    perhaps far from a solution: nothing is tested.
+    For a causal network, such as `elman`, the result at every position is that of the network restarted from the
+    start's state rho steps before: a model with a memory of rho positions, computed for all positions at once. With
+    rho >= T it is the network itself, up to rounding. For another layer it is the result of rho steps of fixed-point
+    iteration, which may be far from a solution: this is not checked.
 
     Parameters
     ----------
@@ -214,8 +214,8 @@ def initial_guess(problem: Problem, kind: str = "one-step", rng: np.random.Gener
     problem : Problem
         Built by an adapter.
     kind : {"one-step", "zeros", "random"}, optional
-        "one-step" (default) runs the ordinary recurrence forwards and backwards and applies the layer once to what
-        comes out, for about three residuals; for a layer that depends on one side only, in its own direction.
+        "one-step" (default) runs the ordinary recurrence forwards and backwards and applies the layer once to the
+        result, for about three residuals; for a layer that depends on one side only, in its own direction.
         "zeros" costs nothing. "random" is uniform in [-1, 1].
     rng : numpy.random.Generator, optional
         Source of the numbers of "random", which needs it; the other kinds ignore it.

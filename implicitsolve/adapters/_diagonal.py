@@ -103,7 +103,7 @@ def diagonal_gru(
     lengths : array or list of B integers from 1 to T, optional
         As in `implicit_gru`.
     h0 : Array of shape (k,) or (B, k), optional
-        State before the first of every, or of each, sequence. Default: zero.
+        State before the first position: one for all sequences, or one for each. Default: zero.
 
     Returns
     -------
@@ -179,7 +179,7 @@ def diagonal_lstm(
     lengths : array or list of B integers from 1 to T, optional
         As in `implicit_gru`.
     h0, c0 : Array of shape (k,) or (B, k), optional
-        States before the first position of every, or of each, sequence. Default: zero.
+        States before the first position: one for all sequences, or one for each. Default: zero.
 
     Returns
     -------

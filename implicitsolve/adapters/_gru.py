@@ -82,7 +82,7 @@ def implicit_gru(
         Positions of each sequence; what follows them in `inputs` or H has no effect on the rest, whatever it is.
         There residual(H) = H, so that the solution is 0. Default: T for all. For one sequence, an integer.
     hs, he : Array of shape (k,) or (B, k), optional
-        States before the first and after the last position of every, or of each, sequence. Default: zero.
+        States before the first and after the last position: one for all sequences, or one for each. Default: zero.
 
     Returns
     -------
@@ -267,7 +267,7 @@ def stencil_gru(
     lengths : array or list of B integers from 1 to T, optional
         As in `implicit_gru`.
     hs : Array of shape (lower, k) or (B, lower, k), optional
-        With lower = max(0, -min(offsets)): states before the first position of every, or of each, sequence, nearest
+        With lower = max(0, -min(offsets)): states before the first position, for all sequences or for each, nearest
         first: ``hs[j-1]`` is h_{1-j}. If lower is 1 its axis may be left out. Default: zero.
     he : Array of shape (upper, k) or (B, upper, k), optional
         With upper = max(0, max(offsets)): states after the last position n, ``he[j-1]`` is h_{n+j}.

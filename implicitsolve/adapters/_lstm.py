@@ -81,7 +81,7 @@ def implicit_lstm(
     lengths : array or list of B integers from 1 to T, optional
         As in `implicit_gru`.
     hs, cs, he, ce : Array of shape (k,) or (B, k), optional
-        Hidden and cell states before the first and after the last position of every, or of each, sequence.
+        Hidden and cell states before the first and after the last position: one for all sequences, or one for each.
         Default: zero.
 
     Returns

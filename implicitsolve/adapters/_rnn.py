@@ -101,7 +101,7 @@ def implicit_rnn(
     lengths : array or list of B integers from 1 to T, optional
         As in `implicit_gru`.
     hs : Array of shape (lower, k) or (B, lower, k), optional
-        States before the first position of every, or of each, sequence, nearest first: ``hs[j-1]`` is h_{1-j}. If
+        States before the first position, for all sequences or for each, nearest first: ``hs[j-1]`` is h_{1-j}. If
         lower is 1 its axis may be left out. Default: zero.
     he : Array of shape (upper, k) or (B, upper, k), optional
         States after the last position n in the same way: ``he[j-1]`` is h_{n+j}.
@@ -231,7 +231,7 @@ def elman(
     lengths : array or list of B integers from 1 to T, optional
         As in `implicit_gru`.
     h0 : Array of shape (k,) or (B, k), optional
-        State before the first of every, or of each, sequence. Default: zero.
+        State before the first position: one for all sequences, or one for each. Default: zero.
 
     Returns
     -------

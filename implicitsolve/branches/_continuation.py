@@ -110,7 +110,7 @@ def continuation(
     folds, and Broyden's updates; by Newton's method with new factors, where these converge slowly. Then J is assembled
     and factored, which gives the tangent. The assembly takes one call of `jac`, or a residual for each color of the
     declared or detected sparsity, or of all columns up to 128 unknowns; two or three residuals for the corrections and
-    one for dF/dlam are added. Without any of these all linear systems are solved by GMRES without a preconditioner.
+    one for dF/dlam are added. Where none of these applies, linear systems are solved by GMRES without a preconditioner.
 
     The next step is longer, by 2 at most, if the first correction was below 5 % of the step, the tangent turned by less
     than 0.25, and at most three corrections were needed. A step that turns by more than 37 degrees, or whose

@@ -132,7 +132,7 @@ def newton_krylov(
     bounds : tuple or scipy.optimize.Bounds, optional
         ``(lower, upper)``, which no evaluation violates; see `root`.
     **inner_options
-        Options ``inner_...`` of the linear method, as in SciPy; given one, the methods that SciPy has are SciPy's.
+        Options ``inner_...`` of the linear method, as in SciPy; with one, a method that SciPy has is SciPy's own.
 
     Returns
     -------

@@ -115,7 +115,7 @@ class Differences:
 
 
 class GivenSteps(DifferenceSteps):
-    """The lengths that are given for all systems (B, N), longer where F does not feel them."""
+    """The lengths that are given for all systems (B, N), longer where F does not change over them."""
 
     def __init__(self, given: Array, block_size: int) -> None:
         super().__init__(given.shape[0], block_size, 1.0)

@@ -45,9 +45,9 @@ def pull_back(
         May be left out where `result` is what `root` returned: ``pull_back(result, cotangent)``. With
         ``derivatives="trace"`` nothing else is needed. Else it needs `vjp`, `linearize` or `jac` (with adjoint
         products), or `structure`, or a `result` whose solve has detected the sparsity of J, and `parameter_vjp` if it
-        has parameters. With a structure and nothing but the residual, J is assembled from central differences whose
-        length F suits (`x_scale`, if given, or x), and the gradients are accurate to about eps^(2/3) times its
-        condition number, less where F varies fast against x. Where that leaves no digit the status is SINGULAR.
+        has parameters. With a structure and nothing but the residual, J is assembled from central differences of a
+        length that suits F, relative to `x_scale` or x. The gradients are then accurate to about eps^(2/3) times the
+        condition number of J, less where F varies fast with x. Where no digit is left the status is SINGULAR.
     result : NonlinearResult or array_like
         What `root` returned, or a solution.
     cotangent : array_like
@@ -93,7 +93,7 @@ def pull_back(
     Before a status says CONVERGED, ``lam^H J d`` is compared with ``cotangent^H d`` for a random d, with J d from
     differences of F. A wrong `vjp`, `jac` or `blocks`, or a structure that lacks entries, ends as INACCURATE. This
     takes two evaluations of F, or four where J comes from differences, since a second length estimates their error.
-    Where F varies fast against x, or J is ill-conditioned, up to eight shorter lengths are tried, for two evaluations
+    Where F varies fast with x, or J is ill-conditioned, up to eight shorter lengths are tried, for two evaluations
     each; so are they for differences in the parameters.
 
     References

@@ -72,9 +72,9 @@ def jacobian_penalty(
 
     Notes
     -----
-    With u = (dG/dx)^T e the estimate is ||u||^2, and its derivative 2 e^T d(dG/dx) u one of G's along u: a central
-    difference of first derivatives, with an error of about eps^(2/3). Cost per sample: three linearizations with an
-    adjoint product each, and two parameter products.
+    With u = (dG/dx)^T e the estimate is ||u||^2. Its derivative 2 e^T d(dG/dx) u is that of a derivative along u, a
+    central difference of first derivatives, with an error of about eps^(2/3). Cost per sample: three linearizations
+    with an adjoint product each, and two parameter products.
 
     References
     ----------

@@ -70,11 +70,10 @@ def condition(
 
     Notes
     -----
-    Up to 500 unknowns J is written out, and the number exact. Of a larger J an assembled matrix is factored: of the
-    declared `structure`, of the one that the solve of a result has detected, or of one that a search finds; else there
-    are products with J and J^H, whose inverses are LGMRES solves to 1e-6. Then ``||J^-1||_1`` is an estimate from below
-    by a few solves [1]_, rarely wrong by a factor of 3. Where products are differences of the residual, condition
-    numbers above 1e7 are lost in their rounding error.
+    Up to 500 unknowns J is written out, and the number is exact. A larger J is factored if its sparsity is declared,
+    was detected by the solve of a result, or is found by a search; else it is solved with by LGMRES, to 1e-6. Then
+    ``||J^-1||_1`` is estimated from below by a few solves [1]_, rarely wrong by a factor of 3. Where products are
+    differences of the residual, condition numbers above 1e7 are lost in their rounding errors.
 
     References
     ----------

@@ -105,7 +105,7 @@ def plot_spectrum(
     Returns
     -------
     matplotlib.axes.Axes
-        Filled markers are values that are accurate to a hundredth of the radius, open ones are less so.
+        Filled markers are values accurate to a hundredth of the radius, open ones are less accurate.
 
     Raises
     ------

@@ -160,8 +160,8 @@ def contraction(
     Notes
     -----
     Costs `vectors` products, and as many pairs of products with I - J and its adjoint for the norm. Both are estimates
-    from below, exact with `vectors` = N. Anderson's method and Krylov methods are faster than that: with a spectrum in
-    a disk around 0 of that radius never slower, and often much faster.
+    from below, exact with `vectors` = N. With a spectrum in a disk of that radius around 0, Anderson's method and
+    Krylov methods are never slower than this iteration, and often much faster.
 
     Examples
     --------

@@ -69,8 +69,8 @@ def solve_stream(
     Notes
     -----
     A stream of a fixed-point method takes one call of the residual per step, of running and starting systems together.
-    The steps of `NewtonKrylov` take as many products as the slowest of their linear solves, so that there full places
-    save fewer calls, and none where all systems take about as many steps. Systems that have ended cost nothing in
+    The steps of `NewtonKrylov` take as many products as the slowest of their linear solves: full places save fewer
+    calls there, and none where all systems take about as many steps. Systems that have ended cost nothing in
     `root` either: the products of a system are the same. Krylov spaces, histories and linearizations are held for
     `batch_size` systems (x0, x and F for all). Systems begin in the order of the batch.
 

@@ -26,7 +26,7 @@ Flat = Callable[[Array], Array]
 
 NONE = np.zeros(0, dtype=np.intp)
 GENERIC = 1e-3  # relative distance of the generic point: a product of three factors that vanished differs by 1e-9
-MOST_LONGER = 5  # times that displacements which F does not feel are made `FARTHER` times as long
+MOST_LONGER = 5  # times that displacements which do not change F are made `FARTHER` times as long
 STEP = 2.0**-13  # relative displacement, eps^(1/4): the changes are good entries of J as well
 SEED = 20190622  # any: the generic point is the same in every solve
 

@@ -5,7 +5,7 @@ They are directional differences, with a step without units:
     J v = (F(x + h v) - F(x)) / h,        h = rdiff * sigma / ||v||,        rdiff = sqrt(eps)
 
 `sigma` is the length on which x lives. It is ||x||, as in Knoll and Keyes [1]_ (section 2.3) without the absolute
-terms that make the usual rules depend on units. Where x is zero, or so small that F does not feel the step, the first
+terms that make the usual rules depend on units. Where x is zero, or so small that the step does not change F, the first
 product of a solve finds `sigma` from F itself: the step is right when it changes F by about sqrt(eps) ||F||.
 
 References
@@ -108,7 +108,7 @@ class DifferenceLength:
         self.sigma: HostArray = np.zeros(systems)
         self.is_known: HostArray = np.zeros(systems, dtype=bool)
         self.is_guess: HostArray = np.ones(systems, dtype=bool)
-        self.short: HostArray = np.zeros(systems)  # longest sigma that F did not feel, and shortest that was too long
+        self.short: HostArray = np.zeros(systems)  # longest sigma that did not change F, and shortest that was too long
         self.long: HostArray = np.full(systems, np.inf)
         self.origin: HostArray = np.zeros(systems)
         self.rdiff = rdiff

@@ -21,12 +21,14 @@ from implicitsolve.structure import BlockBanded
 
 Rows: TypeAlias = slice | Indices
 LONGEST = 1e-3  # step that a long system may have by default
-FARTHER = 1e4  # how much longer a step gets that F did not feel, or shorter one at which F is not finite
+FARTHER = 1e4  # how much longer a step gets that did not change F, or shorter one at which F is not finite
 TRUSTED = 1e-9, 1e-2  # a guessed step over the Newton step: within these bounds the guess was good enough
 SMALL_BLOCK = 4  # unknowns up to which the entries of blocks are written one by one
 SHORT = 1000  # systems for each block of a color from which on these are written one by one, in loops over systems
 LEAST_CHANGE = 8  # units of roundoff of F by which an entry of F must have changed
-MAX_ADJUSTMENTS = 8  # further evaluations at most, for each color, to find a step that F feels and where it is finite
+MAX_ADJUSTMENTS = (
+    8  # further evaluations at most, for each color, to find a step that changes F, and where it is finite
+)
 
 
 class DifferenceSteps:
@@ -48,7 +50,7 @@ class DifferenceSteps:
     def __init__(self, systems: int, block_size: int, rdiff: float | None = None, least: float | None = None) -> None:
         shape = systems, block_size
         self.floor: HostArray = np.zeros(shape)
-        self.boost: HostArray = np.ones(shape)  # of the floor, where F did not feel the step
+        self.boost: HostArray = np.ones(shape)  # of the floor, where the step did not change F
         self.sign: HostArray = np.ones(shape)  # of the step, and how much shorter it is where F was not finite
         self.is_guess: HostArray = np.ones(shape, dtype=bool)
         self.has_changed: HostArray = np.zeros(shape, dtype=bool)
@@ -108,7 +110,7 @@ class DifferenceSteps:
     def adjust(self, rows: Indices | slice, c: int, changed: HostArray, finite: HostArray, attempt: int) -> HostArray:
         """Check a difference along unknown c; return which systems must repeat it.
 
-        Steps that no equation feels grow, until it is clear that none ever does. Where F is not finite they turn round,
+        Steps that change no equation grow, until it is clear that none will. Where F is not finite they turn round,
         and then shrink.
         """
         unchanged = finite & ~changed & ~self.has_changed[rows, c]

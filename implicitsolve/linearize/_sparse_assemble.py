@@ -111,7 +111,7 @@ class SparseAssembler:
         return J if longer is None else self.differences(residual, x, F, longer)
 
     def _felt_lengths(self, evaluator: Evaluator, x: Array, F: Array, h: Array, J: SparseMatrix) -> Array | None:
-        """Differences that F feels, where it does not feel `h`, as x is far smaller than its unit; None if none do."""
+        """Lengths that change F, where `h` does not, since x is far smaller than its unit; None if there are none."""
         xp, entries = array_namespace(x), h[:, self._places(x).columns]
         least = eps(xp, x.dtype) ** 0.75 * xp.max(xp.abs(F), axis=1)
         with np.errstate(all="ignore"):

@@ -101,7 +101,7 @@ class CausalNewton(NonlinearMethod):
     References
     ----------
     .. [1] Lim, Zhu, Selfridge & Kasim, *Parallelizing non-linear sequential models over the sequence length* (DEER),
-       ICLR 2024. Damped otherwise, by a trust region: Gonzalez et al., *Towards scalable and stable parallelization of
+       ICLR 2024. A variant damped by a trust region: Gonzalez et al., *Towards scalable and stable parallelization of
        nonlinear RNNs* (ELK), NeurIPS 2024.
 
     Examples

@@ -171,7 +171,7 @@ def _halves(problem: Problem, x: Array, rng: np.random.Generator) -> Iterator[Ch
         yield replace(check, name=f"halves: {check.name}")
 
 
-SHIFT = 1e-2  # of some systems, relative to x, which the others must not feel
+SHIFT = 1e-2  # of some systems, relative to x, which must not change the others
 
 
 def conduct(point: Point) -> list[Check]:
