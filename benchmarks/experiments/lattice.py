@@ -58,6 +58,7 @@ def main() -> None:
     parser = command("lattice", "Rescoring word lattices by approximate fixed points.")
     add = parser.add_argument
     add("--data", type=Path, default=data, help="the text of the language model (default %(default)s)")
+    add("--lines", type=int, help="use only the first LINES of the text, as the model did (default: all)")
     add("--load", type=Path, required=True, help="a checkpoint of benchmarks.experiments.language")
     add("--rho", type=int, default=5, help="iterations (default %(default)s)")
     add("--words", type=int, default=12, help="of each line (default %(default)s)")
@@ -66,7 +67,7 @@ def main() -> None:
     add("--check", type=int, default=5, help="words of lattices whose paths are all enumerated (default %(default)s)")
     options = parser.parse_args()
     state = torch.load(options.load, weights_only=False)
-    text = Text.read(options.data, least=state["settings"]["least"])
+    text = Text.read(options.data, least=state["settings"]["least"], lines=options.lines)
     params = {name: state["model"][name].double().numpy() for name in ("E", "W", "V", "b", "U", "c")}
     model = ElmanLanguageModel(params, text.words, begin="</s>", activation="logistic")
     rng, found = np.random.default_rng(options.seed), []
@@ -82,9 +83,10 @@ def main() -> None:
         (same,), checked = model.rescore([small], options.rho)[0].n_best(), by_enumeration(small, model, options.rho)
         if same.words != checked.words or abs(same.score - checked.score) > 1e-9 * abs(checked.score):
             raise SystemExit(f"the lattice's best path {same} is not that of all paths {checked}")
-        errors = edit_distance(best.words, said)
+        (alone,) = lattice.n_best()
+        errors = {"other words": edit_distance(best.words, said), "by acoustics": edit_distance(alone.words, said)}
         sizes = {"arcs": len(lattice.arcs), "expanded": len(expanded.arcs)}
-        found.append({**sizes, "seconds": took, "score": best.score, "other words": errors})
+        found.append({**sizes, "seconds": took, "score": best.score, **errors})
     write_json(options.json, {"lattices": found}, options)
     means = {name: float(np.mean([row[name] for row in found])) for name in found[0]}
     print(f"{len(found)} lattices, each checked: " + ", ".join(f"{name} {value:.3g}" for name, value in means.items()))
