@@ -296,6 +296,13 @@ def _language(stored: dict[str, Any]) -> Expected:
             yield _row("Higher orders", f"{name} | {rho}", *cells)
     for row in large["rows"]:
         yield _row("A larger text, one seed", str(row["rho"]), row["full"], row["skipped"])
+    rescored = [stored[f"lattice_{rho}"]["lattices"] for rho in (2, 5)]
+    for label, key in (
+        (r"arcs[^|]*", "expanded"),
+        (r"seconds[^|]*", "seconds"),
+        (r"words inserted[^|]*", "other words"),
+    ):
+        yield "Lattices", rf"\n\| {label}\| # \| # \|", [mean(row[key] for row in rows) for rows in rescored]
     last, bptt = large["rows"][-1], large["bptt"]["perplexity"]
     yield "", "the approximate fixed point is at # % of the network", [_above(last["full"], bptt)]
     yield "", "end # % above full ones", [_above(last["skipped"], last["full"])]
