@@ -36,6 +36,9 @@ class Plan(Protocol):
     def nbytes(self) -> int: ...
 
     @cached_property
+    def is_last(self) -> HostArray: ...
+
+    @cached_property
     def permuted(self) -> tuple[HostArray, Sparse]: ...
 
 
@@ -127,6 +130,8 @@ class SuperLU:
             self.lu = _superlu(structure.with_entries(data), permc_spec="COLAMD")
         else:
             options: Any = {"diag_pivot_thresh": 0.0, "panel_size": 8, "relax": 1, "options": {"SymmetricMode": True}}
+            if plan.known_order is None and plan.is_last.any():
+                plan.known_order = _order_beside(structure, plan.is_last, options)
             self.order = plan.known_order
             if self.order is None:
                 self.lu = _superlu(structure.with_entries(data), permc_spec="MMD_AT_PLUS_A", **options)
@@ -142,6 +147,19 @@ class SuperLU:
         permuted = np.empty_like(b)
         permuted[self.order] = b
         return self.lu.solve(permuted, trans)[self.order]
+
+
+def _order_beside(structure: Sparse, is_last: HostArray, options: Any) -> HostArray:
+    """Places (N,) in an order of minimum degree of the others, which takes N^2 operations with a full row, then these.
+
+    SuperLU gives no order without factors: here those of a dominant diagonal.
+    """
+    inner = np.flatnonzero(~is_last)
+    pattern = structure.to_scipy().astype(float)[inner][:, inner]
+    dominant = scipy.sparse.csc_array(pattern + structure.unknowns * scipy.sparse.eye_array(inner.size))
+    places = inner.size - 1 + np.cumsum(is_last)
+    places[inner] = _superlu(dominant, permc_spec="MMD_AT_PLUS_A", **options).perm_c
+    return places
 
 
 def _superlu(A: Any, **options: Any) -> Any:

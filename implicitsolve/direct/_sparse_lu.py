@@ -23,6 +23,7 @@ from implicitsolve.structure._sparse import Sparse, compressed
 
 WIDEST_BAND = 24  # diagonals on one side up to which LAPACK's band was faster than SuperLU: 6 times at 1, even at 32
 LENGTH_PER_WIDTH = 8  # blocks of that size that a band must be long
+LAST = 10.0  # times sqrt(N) entries, as in COLAMD: an order of minimum degree ends with such rows and columns
 MATCHED = 0.5  # part of the entries (i, j) with an entry (j, i) from which on A + A^T is ordered, not A^T A
 LARGEST_RESIDUAL = 1e-9  # ||b - A x|| over ||A|| ||x|| + ||b||, from which on a factorization is done again
 ENVELOPE = 1.5  # largest half bandwidth over the mean in planes and cubes; on meshes few rows have twice as much
@@ -99,11 +100,23 @@ class SparsePlan:
     @cached_property
     def is_symmetric(self) -> bool:
         """Whether pivots on the diagonal, in an order for A + A^T, leave fewer entries than partial pivoting."""
-        structure = self.structure
-        if np.count_nonzero(structure.rows == structure.columns) < structure.unknowns:
+        structure, n = self.structure, self.structure.unknowns
+        has_diagonal = np.zeros(n, dtype=bool)
+        has_diagonal[structure.rows[structure.rows == structure.columns]] = True
+        if not (has_diagonal | self.is_last).all():
             return False  # zero pivots in saddle points: partial pivoting in that order fills all
         pattern = structure.to_scipy()
         return structure.is_symmetric or pattern.multiply(pattern.T).nnz >= MATCHED * structure.nnz
+
+    @cached_property
+    def is_last(self) -> HostArray:
+        """Which pivots an order of minimum degree leaves to the end, where they are those of a Schur complement: (N,).
+
+        With COLAMD a full row is a candidate for every pivot, and fills all.
+        """
+        structure, n = self.structure, self.structure.unknowns
+        entries = np.bincount(structure.rows, minlength=n) + np.bincount(structure.columns, minlength=n)
+        return entries > LAST * n**0.5
 
     def engines(self, A: SparseMatrix) -> list[Engine | None]:
         """Factors of each system; None where it is singular."""
@@ -126,12 +139,12 @@ class SparseLU(LinearMethod):
 
     Rows and columns of different sizes are scaled. A matrix with more than a quarter of all entries goes to LAPACK's LU
     of the whole array; a pattern that is a narrow band, as it is or after reverse Cuthill-McKee, to its band LU. Any
-    other goes to SuperLU [1]_. Where the pattern is about symmetric and the diagonal has no zeros, its pivots are on
-    the diagonal, in an order of minimum degree on A + A^T: half the fill of COLAMD in the plane, whatever the entries
-    are. Elsewhere it takes COLAMD and partial pivoting. Pivots on the diagonal may be small: the residual of one solve
-    is measured. If it is not small, solutions are refined once, and if that does not help, the matrix is factorized
-    again with partial pivoting, as those that follow it are. CuPy arrays are factorized on the device by cuDSS
-    (`CuDSSPlan`).
+    other goes to SuperLU [1]_. Where the pattern is about symmetric and the diagonal has no zeros, but for those of
+    full rows, its pivots are on the diagonal, in an order of minimum degree on A + A^T, full rows last: half the fill
+    of COLAMD in the plane, whatever the entries are. Elsewhere it takes COLAMD and partial pivoting. Pivots on the
+    diagonal may be small: the residual of one solve is measured. If it is not small, solutions are refined once, and if
+    that does not help, the matrix is factorized again with partial pivoting, as those that follow it are. CuPy arrays
+    are factorized on the device by cuDSS (`CuDSSPlan`).
 
     Parameters
     ----------
@@ -233,7 +246,8 @@ def _factor_unscaled(plan: SparsePlan, data: HostArray) -> Engine | None:
         engine = _by_library(plan, data)
         if engine is not None:
             return engine
-    has_diagonal = plan.is_symmetric and bool(data[plan.structure.rows == plan.structure.columns].all())
+    rows, is_zero = plan.structure.rows, (plan.structure.rows == plan.structure.columns) & (data == 0)
+    has_diagonal = plan.is_symmetric and bool(plan.is_last[rows[is_zero]].all())
     if has_diagonal and not plan.pivots:
         with contextlib.suppress(RuntimeError):  # SuperLU's word for a pivot that is exactly zero
             engine = _accurate(plan, data, SuperLU(plan, data, pivots=False))
