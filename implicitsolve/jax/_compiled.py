@@ -15,7 +15,7 @@ from jax.scipy.linalg import lu_factor, lu_solve
 from implicitsolve.globalize._rules import SUFFICIENT_DECREASE
 from implicitsolve.jax._exchange import is_traced
 from implicitsolve.jax._solves import Function, Nonlinear, Settings, implicit_solution, solution_map
-from implicitsolve.nonlinear._accuracy import Progress, scales, units_of
+from implicitsolve.nonlinear._accuracy import CONFIRMED, MOVED, Progress, plain_scales, scales, units_of
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 
@@ -93,7 +93,7 @@ class Newton:
 
     Its steps are halved until ||F||_2 falls. The error of x is estimated by the simplified Newton correction with the
     factors of the step, relative to the unknowns in units that J shows. A step takes N products J v, a factorization,
-    and a residual for each length. What does not converge ends as STAGNATED or RUNNING.
+    and a residual for each length, success far from x0 one more. What does not converge ends as STAGNATED or RUNNING.
     """
 
     function: Function
@@ -126,6 +126,7 @@ class Newton:
         progress |= {"size": jnp.linalg.norm(x0), "error": jnp.where(norm == 0, unit, jnp.inf).astype(x0.dtype)}
         is_root = (norm == 0) & jnp.isfinite(x0).all()
         return {
+            "start": x0,
             "x": x0,
             "F": value,
             "norm": norm,
@@ -157,14 +158,33 @@ class Newton:
         is_settled = ~is_accepted & self._is_exact(J, state, newton)
         found["progress"]["error"] = jnp.where(is_settled, 2 * newton + unit, found["progress"]["error"])
         is_held = is_settled | is_accepted & self._holds(TracedProgress(**found["progress"]), found)
+        is_far = is_held & ~is_settled & self._is_far(found, x)
+        is_held &= lax.cond(is_far, lambda: self._agrees(F, factors, found, x), lambda: True)
         status = jnp.where(is_held, CONVERGED, jnp.where(is_accepted, RUNNING, STAGNATED))
-        counts = {"iterations": state["iterations"] + 1, "residuals": state["residuals"] + 1 + halvings}
+        counts = {"iterations": state["iterations"] + 1, "residuals": state["residuals"] + 1 + halvings + is_far}
         return found | counts | {"status": status.astype(jnp.int32)}
+
+    @staticmethod
+    def _is_far(found: State, before: Array) -> Array:
+        """Whether x is so far from x0 that J has to be confirmed; of one unknown, from the point before."""
+        x = found["x"]
+        start = jnp.where((found["norm"] > 0) & (x.size == 1), before, found["start"])
+        moved, scale = jnp.abs(x - start), plain_scales(*(v[None] for v in (x, before, found["reference"])))[0]
+        return ((moved > MOVED * jnp.abs(start)) & (moved > 0.5 * scale)).any()
+
+    @staticmethod
+    def _agrees(F: Callable[[Array], Array], factors: Any, found: State, before: Array) -> Array:
+        """Whether J of the point before holds at x, as `implicitsolve.nonlinear._accuracy.agrees`; a product."""
+        x = found["x"]
+        missed = jnp.abs(lu_solve(factors, jax.jvp(F, (x,), (x,))[1]) - x)
+        scale = plain_scales(*(v[None] for v in (x, before, found["reference"])))[0]
+        return (missed <= CONFIRMED * scale).all()
 
     @staticmethod
     def _lengths(J: Array, x: Array, before: Array, reference: Array, *vectors: Array) -> list[Array]:
         """Lengths of vectors, relative to what x and the point before have as sizes in units of J."""
         scale = scales(units_of(J[None], jnp)[0], before, x, reference, jnp)
+        scale = jnp.minimum(scale, plain_scales(*(v[None] for v in (x, before, reference)))[0])
         return [jnp.abs(vector / scale).max() for vector in vectors]
 
     def _is_exact(self, J: Array, state: State, newton: Array) -> Array:

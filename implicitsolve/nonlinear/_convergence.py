@@ -153,7 +153,8 @@ class OneConvergence:
         """Whether the inverse holds at x: noted by an evaluation where x is far from x0, or `always`."""
         x, before, reference = self.x[None], self.previous_x[None], self.reference[None]  # type: ignore[index]
         scale = component_scales(x, before, reference, self.components)
-        anchor = before if x.size == 1 else self.solution.start  # of one unknown J is a secant
+        is_secant = x.size == 1 and self.norm > 0  # J, of one unknown
+        anchor = before if is_secant else self.solution.start
         if always or is_far_from(anchor, x, scale)[0]:
             self.progress.doubted = not agrees(self.evaluator, x, self.F[None], self._inverse, scale)[0]
         return not self.progress.doubted
@@ -269,7 +270,9 @@ class BatchConvergence:
         x, last = gather(state.x, rows), gather(state.x if before is None else before, rows)
         scale = component_scales(x, last, gather(state.reference, rows), self.components)
         if before is not None:
-            anchor = last if x.shape[1] == 1 else gather(self.solution.start, state.rows[rows])
+            anchor = gather(self.solution.start, state.rows[rows])
+            if x.shape[1] == 1:  # J is a secant
+                anchor = array_namespace(x).where(from_host(state.norms[rows] > 0, x)[:, None], last, anchor)
             far = np.flatnonzero(is_far_from(anchor, x, scale) | always)
             rows, scale = rows[far], gather(scale, far)
         if rows.size:

@@ -267,6 +267,7 @@ class OneInvertedSystem(OneSystem):
         correction, theta = self._correction(), self._contraction(theta)
         length, *others = self._lengths(correction, moved, step, before, size)
         if not math.isfinite(length):
+            self.progress.doubted |= self.norm == 0  # where J is singular
             return math.inf, *others
         least = 1.0 if theta > FALLEN else 0.0 if self._is_newton else MODEL
         return max(length, least * theta * others[0]), *others

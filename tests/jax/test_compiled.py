@@ -106,6 +106,21 @@ def test_success_means_that_x_is_accurate():
         assert not result.success or error <= 100 * result.error + 1e-10
 
 
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize(
+    "flat", [lambda x: 2 / (jnp.exp(x) + jnp.exp(-x)), lambda x: jnp.exp(-(x**2))], ids=["secant", "bell"]
+)
+def test_one_step_from_a_flat_start_was_taken_for_a_root(flat, n):
+    B = np.linalg.qr(np.random.default_rng(7).standard_normal((n, n)))[0] + 2 * np.eye(n)
+
+    def F(x, shift):
+        return jnp.concatenate([flat(x[:1] - shift), x[1:] - 2]) @ B
+
+    solve = jax.jit(lambda x0, shift: imj.root(F, x0, shift))
+    for shift in (0.02, 0.0056):
+        assert not solve(jnp.zeros(n), shift).success
+
+
 def test_limits_and_tolerances_are_those_of_the_host_in_single_precision():
     result = imj.root(coupled, jnp.zeros(5), jnp.ones(5), stop=ims.NonlinearStop(max_iterations=1))
     assert result.status == Status.ITERATION_LIMIT
