@@ -158,7 +158,7 @@ class Newton:
         is_settled = ~is_accepted & self._is_exact(J, state, newton)
         found["progress"]["error"] = jnp.where(is_settled, 2 * newton + unit, found["progress"]["error"])
         is_held = is_settled | is_accepted & self._holds(TracedProgress(**found["progress"]), found)
-        is_far = is_held & ~is_settled & self._is_far(found, x)
+        is_far = is_held & ~is_settled & self.stop.judges_x & self._is_far(found, x)
         is_held &= lax.cond(is_far, lambda: self._agrees(F, factors, found, x), lambda: True)
         status = jnp.where(is_held, CONVERGED, jnp.where(is_accepted, RUNNING, STAGNATED))
         counts = {"iterations": state["iterations"] + 1, "residuals": state["residuals"] + 1 + halvings + is_far}
@@ -183,7 +183,7 @@ class Newton:
     @staticmethod
     def _lengths(J: Array, x: Array, before: Array, reference: Array, *vectors: Array) -> list[Array]:
         """Lengths of vectors, relative to what x and the point before have as sizes in units of J."""
-        scale = scales(units_of(J[None], jnp)[0], before, x, reference, jnp)
+        scale: Any = scales(units_of(J[None], jnp)[0], before, x, reference, jnp)
         scale = jnp.minimum(scale, plain_scales(*(v[None] for v in (x, before, reference)))[0])
         return [jnp.abs(vector / scale).max() for vector in vectors]
 
