@@ -155,8 +155,7 @@ class Lengths:
             done |= least <= limit
             if done.all():
                 break
-        self.are_good: HostArray = done  # F is smooth over them
-        self.error: HostArray = least
+        self.are_good, self.error = done, least  # whether F is smooth over them, and how far differences agree
         self.h = evaluator.inward(x, h * from_host(self.factor, x)[:, None])
 
 

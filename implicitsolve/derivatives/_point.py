@@ -116,21 +116,22 @@ class Point:
         else:
             holds = equation.holds(*Differences(evaluator, x, equation.d, self.F).pair((0, 0)), along.are_good)
             holds = holds & (along.error <= eps(evaluator.xp, evaluator.dtype) ** 0.25)
-        if self.needs_adjoint:
-            holds = holds & ~self._is_contradicted(linear, b, h)
-        wrong = asked & ~holds
+        wrong = asked & ~(holds & ~self._is_contradicted(linear, b, h))
         return replace(linear, status=np.where(wrong, int(Status.INACCURATE), linear.status)) if wrong.any() else linear
 
     def _is_contradicted(self, linear: LinearResult, b: Array, h: Array) -> HostArray:
-        """Whether an adjoint is wrong along a d in which tiny unknowns move as far as others; four evaluations."""
+        """Whether a derivative is wrong along a d in which tiny unknowns move as far as others; four evaluations."""
         evaluator, x, xp = self.evaluator, self.flat, self.evaluator.xp
         size = from_host(norm2(h) / math.sqrt(max(1, x.shape[1])), x)[:, None]
         if not bool(xp.any(xp.abs(h) < TINY_LENGTH * size)):
             return np.zeros(x.shape[0], dtype=bool)
-        random = from_host(random_direction(None, x.shape[1], 1), x)
-        d = evaluator.inward(x, xp.maximum(xp.abs(h), size) * random)
-        equation = Equation.of_adjoint(linear.x, b, d, linear.residual_norm)
-        return equation.fails(*Differences(evaluator, x, d, self.F).pair((0, 0)))
+        farther = xp.maximum(xp.abs(h), size)
+        if self.needs_adjoint:
+            d = evaluator.inward(x, farther * from_host(random_direction(None, x.shape[1], 1), x))
+            equation = Equation.of_adjoint(linear.x, b, d, linear.residual_norm)
+        else:
+            equation = Equation.of_tangent(linear.x, b, farther, linear.residual_norm)
+        return equation.fails(*Differences(evaluator, x, equation.d, self.F).pair((0, 0)))
 
     def _flatten(self, value: Any, name: str) -> Array:
         """An argument like x, of its dtype, on arrays (B, N)."""

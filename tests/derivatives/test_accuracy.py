@@ -71,6 +71,7 @@ def test_x_scale_is_the_scale_on_which_F_varies():
 
 @settings(max_examples=60, deadline=None)
 @example("dense", 2.351568869347371e-13, -1.0, 0)  # one unknown of 1e-13 among those of size 1
+@example("dense", 1e-10, -1.0, 132)  # and of 1e-10: a tangent with an error of 1e-3
 @given(
     st.sampled_from(["sparse", "band", "dense", "none"]),
     st.floats(-3, 8),
