@@ -39,9 +39,9 @@ def runs(stored: dict[str, Any]) -> Iterator[tuple[str, tuple[float, float]]]:
             yield json.dumps([row.get(name) for name in NAMES]), (value, seconds)
 
 
-def compared(path: Path, commit: str) -> dict[str, Any] | None:
+def compared(path: Path, old: dict[str, Any] | None) -> dict[str, Any] | None:
     """One experiment beside its earlier run, if there is one at another commit."""
-    new, old = json.loads(path.read_text(encoding="utf-8")), at(commit, path)
+    new = json.loads(path.read_text(encoding="utf-8"))
     if old is None or new["origin"]["commit"] == old["origin"]["commit"] or "settings" not in new:
         return None
     before, after = dict(runs(old)), dict(runs(new))
@@ -65,8 +65,11 @@ def main() -> None:
     """Read the command line."""
     parser = command("repeats", "How far the same experiments agree at two commits.")
     parser.add_argument("--commit", required=True, help="of the earlier results")
+    parser.add_argument("--reruns", type=Path, help="folder of runs of parts of experiments, beside what is stored")
     options = parser.parse_args()
-    rows = [compared(path, options.commit) for path in sorted(RESULTS.glob("*.json"))]
+    rows = [compared(path, at(options.commit, path)) for path in sorted(RESULTS.glob("*.json"))]
+    reruns = sorted(options.reruns.glob("*.json")) if options.reruns else []
+    rows += [compared(path, json.loads((RESULTS / path.name).read_text(encoding="utf-8"))) for path in reruns]
     write_json(options.json, {"rows": [row for row in rows if row is not None]}, options)
 
 
