@@ -28,9 +28,7 @@ ENTRYWISE = """bessel_i0e bessel_i1e clamp complex convert_element_type digamma 
 lgamma reduce_precision regularized_incomplete_beta rsqrt select_n zeta"""
 MOVES = """broadcast_in_dim concatenate dynamic_slice dynamic_update_slice gather pad reshape rev scatter
 slice split squeeze stack transpose"""
-SUMS = "reduce_sum reduce_max reduce_min reduce_prod"
 FULL = 0.3  # part of its places that a J has entries in, from which on it is dense
-PREFIXES = "cumsum cumprod cummax cummin cumlogsumexp"
 RULES: dict[str, Callable[[Step], Rows | list[Rows]]] = {}
 """The pattern of all outputs, or those of each, by the name of the primitive."""
 
@@ -162,14 +160,14 @@ def scatter_by(step: Step) -> Rows:
     return union(step.given[0], step.unite(2, new, places))
 
 
-@rule(SUMS)
+@rule("reduce_sum reduce_max reduce_min reduce_prod")
 def reduce(step: Step) -> Rows:
     kept = [1 if i in step.params["axes"] else n for i, n in enumerate(step.shapes[0])]
     places = np.broadcast_to(np.arange(math.prod(kept)).reshape(kept), step.shapes[0])
     return step.unite(0, np.arange(places.size), places)
 
 
-@rule(f"{PREFIXES} sort")
+@rule("cumsum cumprod cummax cummin cumlogsumexp sort")
 def along_axis(step: Step) -> Rows:
     """Entries that depend on all, or all that come before, along an axis."""
     axis = step.params.get("axis", step.params.get("dimension"))

@@ -15,7 +15,7 @@ import numpy as np
 from implicitsolve._parameters import Parametrized
 from implicitsolve._typing import CallersArray, HostArray, Residual
 from implicitsolve.problem import Problem
-from implicitsolve.tracing._array import Traced, unwrap
+from implicitsolve.tracing._array import Traced, unwrap, wrap
 from implicitsolve.tracing._flat import FlatProgram
 from implicitsolve.tracing._functions import UntraceableError, as_value, budget, cast, is_tracer
 from implicitsolve.tracing._names import LIBRARIES, traceable
@@ -23,13 +23,10 @@ from implicitsolve.tracing._names import LIBRARIES, traceable
 MOST_OPERATIONS = 2000  # of a function: they take some seconds
 
 
-Function = Callable[..., CallersArray]
-
-
 class Derivative:
     """F(a, b) and its derivative by a: one program gives F and what depends on a and b alone, others the products."""
 
-    def __init__(self, F: Function, a: CallersArray, b: CallersArray) -> None:
+    def __init__(self, F: Callable[..., CallersArray], a: CallersArray, b: CallersArray) -> None:
         self.function, self._at = F, a
         self._ahead: FlatProgram = FlatProgram(lambda a, b: jax.linearize(lambda a: F(a, b), a), a, b)
         self._value, self._linear = self._ahead.outcome
@@ -90,19 +87,13 @@ def _evaluate(
     function: Callable[[CallersArray, CallersArray], CallersArray], x: CallersArray, parameters: CallersArray
 ) -> CallersArray:
     """F of tracers, in the shape and dtype of x."""
-    traced = {name: Traced(value, _layout(value)) for name, value in parameters.items()}
-    F = as_value(unwrap(function(Traced(x), traced)))
+    F = as_value(unwrap(function(Traced(x), {name: wrap(value) for name, value in parameters.items()})))
     if F is None or (not is_tracer(F) and np.asarray(F).dtype.kind not in "biufc"):
         raise UntraceableError(f"F returned {type(F).__name__}")
     F = jnp.asarray(F)
     if F.size != x.size or np.issubdtype(F.dtype, np.complexfloating) > np.issubdtype(x.dtype, np.complexfloating):
         raise UntraceableError(f"F returned {F.dtype} of shape {F.shape} for {x.dtype} of shape {x.shape}")
     return cast(F, x.dtype).reshape(x.shape)
-
-
-def _layout(value: CallersArray) -> CallersArray:
-    layout = np.empty(value.shape, value.dtype)
-    return layout if value.ndim else layout[()]
 
 
 def explanation(error: Exception) -> str:

@@ -119,9 +119,8 @@ class TracedResidual(Representation):
     @property
     def detection(self) -> Detection | None:
         """The pattern as what a search finds."""
-        if self.structure is None:
-            return None
-        return Detection(structure=self.structure, how=Outcome.TRACED, evaluations=0, unknowns=self.structure.unknowns)
+        found = self.structure
+        return found and Detection(structure=found, how=Outcome.TRACED, evaluations=0, unknowns=found.unknowns)
 
     def confirm(self, x: HostArray) -> None:
         """Raise a `WrongDerivativesError` where F at x, the end of a failed solve, is not what the trace has there."""
@@ -139,12 +138,8 @@ class TracedResidual(Representation):
 
     def __getstate__(self) -> Mapping[str, object]:
         """All but the program: another process traces again."""
-        return vars(self) | {
-            "_program": None,
-            "problem": None,
-            "assembler": None,
-            "reason": self.reason or "it comes from another process",
-        }
+        left_out = dict.fromkeys(("_program", "problem", "assembler"))
+        return vars(self) | left_out | {"reason": self.reason or "it comes from another process"}
 
 
 # Traces
