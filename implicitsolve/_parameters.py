@@ -66,7 +66,7 @@ def bind_parameters(function: Residual, parameters: CallersArray) -> tuple[Resid
 
 def _check_values(parameters: Values) -> None:
     for name, value in parameters.items():
-        if isinstance(value, str) or not (hasattr(value, "shape") or isinstance(value, Number | list | tuple)):
+        if not (hasattr(value, "shape") or isinstance(value, Number | list | tuple | str)):
             raise TypeError(f"Problem: `parameters` must be arrays or numbers, got {type(value).__name__} for {name!r}")
 
 
