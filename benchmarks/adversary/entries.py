@@ -136,8 +136,10 @@ def float32(rng: np.random.Generator) -> int:
     x0 = rng.standard_normal(n, dtype=kind)
     result = ims.root(problem, x0)
     assert result.x.dtype == result.fun.dtype == kind, result.x.dtype
+    start = result.x if result.success else x0  # there may be more than one root
     exact = ims.root(
-        lambda x: A.astype(float) @ x + 0.5 * np.sin(x) - np.sin(theta.astype(float)) - theta / scale, x0 * 1.0
+        lambda x: A.astype(float) @ x + 0.5 * np.sin(x) - np.sin(theta.astype(float)) - theta / scale,
+        start.astype(float),
     )
     error = np.abs(result.x - exact.x).max() / np.abs(exact.x).max()
     claim = f"{list(declared)}, theta of {scale:.2g}, {result.status.name}, error {error:.2g}"
