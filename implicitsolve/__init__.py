@@ -164,12 +164,14 @@ if not TYPE_CHECKING:  # where names that are not public are errors
 
 def _hint(name: str) -> str:
     """The replacement of a name of SciPy's, or the name that a misspelled one resembles."""
-    if name in ("fsolve", "root_scalar", "solve", "brentq", "newton", "broyden1", "broyden2", "anderson", "nsolve"):
-        return ": implicitsolve.root(F, x0) takes its place"
-    if name in ("least_squares", "leastsq", "minimize", "curve_fit"):
-        return f": it solves F(x) = 0; for the rest there is scipy.optimize.{name}"
+    roots = ("fsolve", "root_scalar", "solve", "brentq", "newton", "broyden1", "broyden2", "anderson", "nsolve")
+    hints: dict[str, str] = dict.fromkeys(roots, ": implicitsolve.root(F, x0) takes its place")
+    for other in ("least_squares", "leastsq", "minimize", "curve_fit"):
+        hints[other] = f": it solves F(x) = 0; for the rest there is scipy.optimize.{name}"
+    hints["fixed_point"] = ": implicitsolve.root(Problem(lambda x: x - G(x), fixed_point=True), x0) takes its place"
+    hints |= dict.fromkeys(("jax", "petsc", "torch"), f": import implicitsolve.{name} first")
     close = difflib.get_close_matches(name, __all__, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return hints.get(name, f"; did you mean {close[0]!r}?" if close else "")
 
 
 def _unavailable(message: str) -> Any:

@@ -41,10 +41,10 @@ def linear_solve(
         Square. An array may have leading batch axes, ``(..., N, N)``.
     b : array_like
         Right-hand side of shape ``batch_shape + in_shape`` of A, or flattened ``batch_shape + (N,)``.
-    method : GMRES, LGMRES, BiCGSTAB, ScipyKrylov, BlockLU or CyclicReduction, optional
-        The last two, and `petsc.PETScLU`, are direct methods, for a `BlockBandedMatrix` (that of PETSc for sparse
-        matrices too): the matrix is factored, and the solution refined, by at most 5 steps, until the stopping rule
-        holds. Default: ``BlockLU()`` for such a matrix, if neither `M` nor `x0` is given, else ``LGMRES()``,
+    method : GMRES, LGMRES, BiCGSTAB, ScipyKrylov, BlockLU, CyclicReduction or SparseLU, optional
+        The last three, and `petsc.PETScLU`, are direct methods, the first two for a `BlockBandedMatrix`, `SparseLU` for
+        a sparse matrix: it is factored, and the solution refined, by at most 5 steps, until the stopping rule holds.
+        Default: ``BlockLU()`` for such a matrix, if neither `M` nor `x0` is given, else ``LGMRES()``,
         which keeps directions across restarts.
     M : LinearOperator, array, sparse matrix, factors or callable, optional
         Approximates the inverse of A: ``splu(A)``, a hierarchy of pyamg and a function ``r -> z`` are taken too. For a

@@ -25,12 +25,12 @@ REPLACEMENTS = {
     "maxfev": "pass stop=NonlinearStop(max_evaluations=...)",
     "maxiter": "pass stop=NonlinearStop(max_iterations=...)",
     "options": "pass stop=NonlinearStop(atol=..., max_iterations=...) and method=NewtonKrylov(...)",
-    "x_tol": "a small step does not end the solve here: pass stop=NonlinearStop(atol=...), a tolerance of F",
+    "x_tol": "pass stop=NonlinearStop(xtol=...), the accuracy of x: a small step alone does not end a solve",
 }
-SYNONYMS = {"M": "inner_M", "fatol": "f_tol", "ftol": "f_rtol", "max_nfev": "maxfev", "verbose": "disp"}
-SYNONYMS |= {"band": "jac_sparsity", "diff_step": "eps", "epsfcn": "eps", "max_iter": "maxiter"}
+SYNONYMS = {"M": "inner_M", "fatol": "f_tol", "ftol": "f_rtol", "max_iter": "maxiter", "max_nfev": "maxfev"}
+SYNONYMS["verbose"] = "disp"
+SYNONYMS |= dict.fromkeys(("band", "sparsity"), "jac_sparsity") | dict.fromkeys(("diff_step", "epsfcn"), "eps")
 SYNONYMS |= dict.fromkeys(("Dfun", "J", "jacobian"), "fprime") | dict.fromkeys(("x_rtol", "xatol", "xtol"), "x_tol")
-SYNONYMS["sparsity"] = "jac_sparsity"
 DROP_IN_REPLACEMENTS = {name: f"{SYNONYMS[name]}=" for name in ("M", "fatol", "ftol", "xatol")} | {
     "args": "a function that has them: newton_krylov(lambda x: F(x, *args), x0)",
     "atol": "f_tol=",

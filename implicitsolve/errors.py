@@ -96,17 +96,15 @@ MEANT = {  # the first whose first word is an argument
     "f_rtol": ("rtol",),
     "f_tol": ("atol",),
     "fun": ("residual",),
-    "jac_sparsity": ("structure",),
     "maxfev": ("max_evaluations",),
     "maxiter": ("max_iterations", "max_points", "stop=LinearStop(max_iterations=...)"),
     "progress": ("monitor=implicitsolve.monitor.table()",),
     "restart": ("krylov=GMRES(restart=...)", "method=GMRES(restart=...)"),
     "rtol": ("stop=LinearStop(rtol=...)",),
-    "sparsity": ("structure",),
     "tol": ("xtol (of x), atol or rtol (of F)", "atol", "stop"),
-    "x_rtol": ("xtol",),
-    "x_tol": ("xtol",),
 }
+MEANT |= dict.fromkeys(("jac_sparsity", "sparsity"), ("structure",))
+MEANT |= dict.fromkeys(("x_rtol", "x_tol", "xatol"), ("xtol",)) | {"fatol": ("atol",), "ftol": ("rtol",)}
 MEANT |= dict.fromkeys(("args", "parameters"), (FUNCTION,)) | dict.fromkeys(("Dfun", "fprime", "jacobian"), ("jac",))
 
 

@@ -117,7 +117,8 @@ def test_foreign_errors_and_silent_acceptance(test: Any) -> None:
     test()
 
 
-def test_files_and_plots_refuse_them_too(tmp_path: Any) -> None:
+def test_files_and_plots_refuse_them_too(tmp_path: Any, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)  # a text is the name of a file
     refuse_hostile_values(diagnostics.report, own="path", result=KNOWN, path=tmp_path / "page.html")
     refuse_hostile_values(drivers.checkpointed, own="path", problem=squares, x0=[1.0], path=tmp_path / "state.npz")
     plt = pytest.importorskip("matplotlib.pyplot")
@@ -133,7 +134,7 @@ HINTS = {
     "got 1: give the others by name, such as krylov=": lambda: ims.NewtonKrylov(ims.GMRES()),
     "by name, such as restart=": lambda: ims.GMRES(30),
     "`tol`; it takes restart": lambda: ims.GMRES(tol=1e-3),
-    "`fileds`; did you mean fields": lambda: ims.Grid((3, 3), fileds=2),
+    "`field`; did you mean fields": lambda: ims.Grid((3, 3), field=2),
     r"`args`; did you mean .*lambda x: F\(x, \*args\)": lambda: ims.continuation(squares, [1.0], 1.0, 2.0, args=(3,)),
     "`progress`; did you mean monitor=": lambda: ims.continuation(squares, [1.0], 1.0, 2.0, progress=True),
     "`maxiter`; did you mean max_points": lambda: ims.continuation(squares, [1.0], 1.0, 2.0, maxiter=9),

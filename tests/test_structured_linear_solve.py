@@ -158,6 +158,8 @@ def test_what_a_direct_method_does_not_take(method, rng):
         linear_solve(A, b, method=method, M=BlockLU())
     with pytest.raises(ValueError, match="`x0` must be None for a direct method"):
         linear_solve(A, b, method=method, x0=b)
+    with pytest.raises(TypeError, match="SparseLU: `A` must be a sparse matrix, got BlockBandedMatrix"):
+        linear_solve(matrix(rng), np.ones((8, 2)), method=ims.SparseLU())
     with pytest.raises(TypeError, match="direct method needs a BlockBandedMatrix"):
         linear_solve(np.eye(16), b.reshape(-1), method=method)
     with pytest.raises(ValueError, match="`b` must have shape"):

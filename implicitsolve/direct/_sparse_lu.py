@@ -158,7 +158,7 @@ class SparseLU(LinearMethod):
     BackendUnavailable
         If the library of the engine is missing.
     TypeError
-        From `factor`, if an engine for real matrices gets a complex one.
+        From `factor`, if A is no sparse matrix, or is complex and the engine for real ones.
     ValueError
         If `engine` is none of these.
 
@@ -171,8 +171,7 @@ class SparseLU(LinearMethod):
     --------
     >>> import numpy as np, scipy.sparse
     >>> from implicitsolve import SparseLU
-    >>> from implicitsolve.operators._sparse import SparseMatrix
-    >>> A = SparseMatrix.from_scipy(scipy.sparse.diags_array([[2.0, 4.0, 8.0], [1.0, 1.0]], offsets=[0, 1]))
+    >>> A = scipy.sparse.diags_array([[2.0, 4.0, 8.0], [1.0, 1.0]], offsets=[0, 1])
     >>> SparseLU().factor(A).solve(np.array([3.0, 5.0, 8.0]))
     array([1., 1., 1.])
     """
@@ -191,8 +190,11 @@ class SparseLU(LinearMethod):
         """What depends on the pattern of A alone, and on where its entries are."""
         return SparsePlan(A.structure, self.engine) if isinstance(A.data, np.ndarray) else CuDSSPlan(A)
 
-    def factor(self, A: SparseMatrix, plan: SparsePlan | CuDSSPlan | None = None) -> SparseFactorization:
+    def factor(self, A: Any, plan: SparsePlan | CuDSSPlan | None = None) -> SparseFactorization:
         """Factorize A; `plan` keeps what depends on the pattern alone from one factorization to the next."""
+        A = SparseMatrix.from_scipy(A) if scipy.sparse.issparse(A) or isinstance(A, np.ndarray) else A
+        if not isinstance(A, SparseMatrix):
+            raise TypeError(f"SparseLU: `A` must be a sparse matrix, got {type(A).__name__}")
         plan = self.plan(A) if plan is None else plan
         return SparseFactorization(A, plan.engines(A), plan)
 
@@ -207,8 +209,7 @@ def is_factorable(data: HostArray, indices: HostArray, indptr: HostArray) -> boo
 
 def _engine(plan: SparsePlan, data: HostArray) -> Engine | None:
     """Factors of one system; None if it is singular or not finite."""
-    if data.dtype.kind not in "fc" or data.dtype.itemsize < (16 if data.dtype.kind == "c" else 8):
-        data = data.astype(np.complex128 if data.dtype.kind == "c" else np.float64)
+    data = data.astype(np.result_type(data, np.float64), copy=False)
     if not is_factorable(data, plan.structure.indices, plan.structure.indptr):
         return None
     scales = _scales(plan.structure, data)
@@ -242,10 +243,8 @@ def _factor_unscaled(plan: SparsePlan, data: HostArray) -> Engine | None:
             return BandLU(plan, data)
     except RuntimeError:
         return None
-    if plan.engine != "auto":
-        engine = _by_library(plan, data)
-        if engine is not None:
-            return engine
+    if plan.engine != "auto" and (engine := _by_library(plan, data)) is not None:
+        return engine
     rows, is_zero = plan.structure.rows, (plan.structure.rows == plan.structure.columns) & (data == 0)
     has_diagonal = plan.is_symmetric and bool(plan.is_last[rows[is_zero]].all())
     if has_diagonal and not plan.pivots:

@@ -8,6 +8,7 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
+from implicitsolve import linear_solve
 from implicitsolve.direct._sparse_lu import SparseLU, SparsePlan
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.status import Status
@@ -146,3 +147,12 @@ def test_engines_and_estimates():
     shuffled = np.random.default_rng(0).permutation(1000)
     pattern = Grid(shape=(1000,)).sparse
     assert SparsePlan(Sparse((shuffled[pattern.indices], shuffled[pattern.columns]), unknowns=1000)).is_band
+
+
+@pytest.mark.parametrize("form", ["csr_array", "coo_matrix", "dia_array", "toarray"])
+def test_a_matrix_of_scipy_was_no_argument_of_linear_solve(form):
+    A = scipy.sparse.diags_array([-1.0, 3.0, -2.0], offsets=[-1, 0, 1], shape=(30, 30))
+    matrix = A.toarray() if form == "toarray" else getattr(scipy.sparse, form)(A)
+    result = linear_solve(matrix, np.ones(30), method=SparseLU())
+    assert result.success
+    assert np.allclose(A @ result.x, 1.0)
