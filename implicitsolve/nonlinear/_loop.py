@@ -28,7 +28,7 @@ from implicitsolve.nonlinear._convergence import (
     STAGNATED,
     STATIONARY_ON_BOUND,
 )
-from implicitsolve.nonlinear._state import LoopState, Scheduler, Solution, SolveContext, SolveMemory, Standing
+from implicitsolve.nonlinear._state import LoopState, Scheduler, Solution, SolveContext, SolveMemory, Standing, parts
 from implicitsolve.operators import LinearOperator
 from implicitsolve.status import Status
 
@@ -126,7 +126,8 @@ class IterationLoop(BatchRecord[State]):
             self.scheduler.finish(self.solution.status)
         solution = self._conclude()
         if (self.CERTIFIES or self.shift is not None) and self.stop.judges_x and self.truth is None:
-            certify(self.whole, solution, rows, self.xtol)
+            for some in parts(self.scheduler, rows):
+                certify(self.whole, solution, some, self.xtol)
         return solution
 
     def _conclude(self) -> Solution:

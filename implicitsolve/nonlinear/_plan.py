@@ -14,7 +14,15 @@ from implicitsolve._record import Retry
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import Backtracking
 from implicitsolve.nonlinear._budget import FIRST_SHARE, evaluations_without_progress
-from implicitsolve.nonlinear._state import CONVERGED, NonlinearMethod, Solution, SolveContext, Standing, is_rounding
+from implicitsolve.nonlinear._state import (
+    CONVERGED,
+    NonlinearMethod,
+    Solution,
+    SolveContext,
+    Standing,
+    is_rounding,
+    parts,
+)
 from implicitsolve.status import Status, StatusArray
 from implicitsolve.structure import Outcome
 
@@ -252,9 +260,7 @@ def _is_exhausted(context: SolveContext, solution: Solution, rows: Indices) -> H
     """Which systems ended where F is little but rounding error; takes an evaluation if any may have."""
     exhausted = np.zeros(rows.size, dtype=bool)
     ends = np.flatnonzero(np.isin(solution.status[rows], (Status.STAGNATED, Status.LINE_SEARCH_FAILED)))
-    capacity = None if context.scheduler is None else context.scheduler.capacity
-    for first in range(0, ends.size, capacity or max(ends.size, 1)):
-        some = ends[first : first + (capacity or ends.size)]
+    for some in parts(context.scheduler, ends):
         x, part = gather(solution.x, rows[some]), context.evaluator.take(rows[some], solution.x)
         exhausted[some] = is_rounding(part, x, gather(solution.F, rows[some]), LITTLE)
     return exhausted

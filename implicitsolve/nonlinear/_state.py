@@ -332,6 +332,12 @@ class FixedPointMethod(NonlinearMethod, Protocol):
         return True
 
 
+def parts(scheduler: Scheduler | None, rows: Indices) -> list[Indices]:
+    """Systems, in as many groups as their evaluations need: so many at a time as may iterate."""
+    size = rows.size if scheduler is None else scheduler.capacity or rows.size
+    return [rows[first : first + size] for first in range(0, rows.size, max(size, 1))]
+
+
 def is_rounding(part: Evaluator, x: Array, F: Array, share: float = ROUNDING) -> HostArray:
     """Whether F changes by that share of its size from x to its neighbouring floating-point number; an evaluation."""
     xp = part.xp

@@ -427,3 +427,17 @@ def test_starts_near_zero_cost_about_what_zero_costs(structure, size):
     from_zero, near = (ims.root(problem, np.full((12, 12), start)) for start in (0.0, size))
     assert near.success
     assert near.counts.residuals <= from_zero.counts.residuals + 12
+
+
+@pytest.mark.parametrize(("n", "viscosity"), [(200, 0.005), (400, 0.01), (800, 0.02), (1600, 0.05)])
+def test_shocks_by_upwind_differences(n, viscosity):
+    """J is nearly singular, since a shock hardly resists a shift: long one-sided differences left nothing of that."""
+
+    def burgers(u):
+        p = np.concatenate([[1.0], u, [-1.0]])
+        transport = u * np.where(u > 0, u - p[:-2], p[2:] - u) * n
+        return transport - viscosity * n**2 * (p[2:] - 2 * u + p[:-2])
+
+    result = ims.root(burgers, np.linspace(1, -1, n))
+    assert result.success
+    assert result.counts.residuals <= 150
