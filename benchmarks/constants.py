@@ -341,10 +341,10 @@ def ablation_table(found: dict[str, dict[str, Any]]) -> str:
 ABLATION = """# What the stages earn
 
 Each stage of the plans of "auto" was switched off, for every system alone, and the solves in which it had applied were
-repeated: systems solved more or fewer, evaluations more or fewer in percent of the set's, and how many solves it had
-applied in. Fewer evaluations on systems without roots are no gain where systems that have roots are lost. Written by
-`python -m benchmarks.constants --stages`, which stores the counts in `benchmarks/ablation.json`; stages newer than
-these counts have no row.
+repeated: the change of the number of systems solved, that of evaluations in percent of the set's, and in how many
+solves it had applied. Fewer evaluations on systems without roots are no gain where systems that have roots are lost.
+Written by `python -m benchmarks.constants --stages`, which stores the counts in `benchmarks/ablation.json`; stages
+newer than these counts have no row.
 
 {table}
 """
