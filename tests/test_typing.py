@@ -44,6 +44,9 @@ ims.Problem(F, jacobian=F)
 ims.Problem(F, structure="detekt")
 ims.Newtonkrylov()
 ims.jacobian(3, [1.0])
+ims.newton_krylov(F, [1.0], line_search="armjo")
+ims.SparseLU(engine="superlu")
+ims.BlockNewton(reuse="cord")
 """
 
 

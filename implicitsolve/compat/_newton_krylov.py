@@ -61,7 +61,7 @@ def newton_krylov(
     x_tol: float | None = None,
     x_rtol: float | None = None,
     tol_norm: Callable[[CallersArray], Any] | None = None,
-    line_search: Any = "armijo",
+    line_search: Literal["armijo", "wolfe"] | bool | None = "armijo",
     callback: Callable[[CallersArray, CallersArray], Any] | None = None,
     *,
     jvp: Product | Literal["trace"] | None = None,

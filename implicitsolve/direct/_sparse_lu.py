@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import scipy.sparse
@@ -176,7 +176,7 @@ class SparseLU(LinearMethod):
     array([1., 1., 1.])
     """
 
-    engine: str = "auto"
+    engine: Literal["auto", "pardiso", "klu", "cholmod"] = "auto"
 
     kind: ClassVar[str] = "direct"
     takes_sparse: ClassVar[bool] = True

@@ -142,7 +142,7 @@ def known_scales(units: HostArray | None, x: Array, before: Array, reference: Ar
 
 def component_scales(x: Array, before: Array, reference: Array, k: int) -> Array:
     """`plain_scales` of k components that share their units, for each unknown; (b, k) or (b, N) in `reference`."""
-    scale = plain_scales(*(component_sizes(v, k) for v in (x, before)), component_sizes(reference, k))
+    scale = plain_scales(component_sizes(x, k), component_sizes(before, k), component_sizes(reference, k))
     return array_namespace(x).tile(scale, (1, x.shape[1] // k))
 
 

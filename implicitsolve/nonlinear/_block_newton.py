@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -294,7 +294,7 @@ class BlockNewton(ChecksKeywords):
     """
 
     factor: DirectMethod = BlockLU()
-    reuse: str = "broyden"
+    reuse: Literal["broyden", "chord", "none"] = "broyden"
     line_search: LineSearch = Backtracking()
     rdiff: float | None = None
 

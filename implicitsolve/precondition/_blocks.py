@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -163,7 +163,7 @@ class BlockGaussSeidel(Preconditioner):
     """
 
     sweeps: int = 1
-    order: str = "symmetric"
+    order: Literal["forward", "backward", "symmetric"] = "symmetric"
 
     def __post_init__(self) -> None:
         check_limit("BlockGaussSeidel", "sweeps", self.sweeps, least=1)

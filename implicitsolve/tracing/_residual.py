@@ -119,8 +119,8 @@ class TracedResidual(Representation):
     @property
     def detection(self) -> Detection | None:
         """The pattern as what a search finds."""
-        found = self.structure
-        return found and Detection(structure=found, how=Outcome.TRACED, evaluations=0, unknowns=found.unknowns)
+        own, how = self.structure, Outcome.TRACED
+        return own if own is None else Detection(structure=own, how=how, evaluations=0, unknowns=own.unknowns)
 
     def confirm(self, x: HostArray) -> None:
         """Raise a `WrongDerivativesError` where F at x, the end of a failed solve, is not what the trace has there."""
