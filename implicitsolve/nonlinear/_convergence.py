@@ -63,6 +63,7 @@ class OneConvergence:
     smallest: float
     xtol: float
     reference: HostArray | None
+    anchor: HostArray  # where J was assembled, or x0
     components: int  # that share their units
     is_singular: bool = False  # whether J, where it is at hand, does not determine x
 
@@ -150,12 +151,11 @@ class OneConvergence:
             self.status, progress.error = CONVERGED, 2 * progress.direction + self.unit
 
     def _confirm(self, *, always: bool) -> bool:
-        """Whether the inverse holds at x: noted by an evaluation where x is far from x0, or `always`."""
+        """Whether the inverse holds at x: noted by an evaluation where x is far from `anchor`, or `always`."""
         x, before, reference = self.x[None], self.previous_x[None], self.reference[None]  # type: ignore[index]
         scale = component_scales(x, before, reference, self.components)
-        is_secant = x.size == 1 and self.norm > 0  # J, of one unknown
-        anchor = before if is_secant else self.solution.start
-        if always or is_far_from(anchor, x, scale)[0]:
+        near = before if x.size == 1 else self.anchor[None]  # of one unknown J is a secant
+        if always or is_far_from(near if self.norm > 0 else self.solution.start, x, scale)[0]:
             self.progress.doubted = not agrees(self.evaluator, x, self.F[None], self._inverse, scale)[0]
         return not self.progress.doubted
 

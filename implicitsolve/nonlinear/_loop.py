@@ -20,6 +20,7 @@ from implicitsolve.nonlinear._batch_record import BatchRecord
 from implicitsolve.nonlinear._budget import Budget
 from implicitsolve.nonlinear._certificate import certify
 from implicitsolve.nonlinear._convergence import (
+    AT_INFINITY,
     CONVERGED,
     DIVERGED,
     ITERATION_LIMIT,
@@ -175,7 +176,9 @@ class IterationLoop(BatchRecord[State]):
         sizes = measured.two(1)
         if self.truth is None and stop.judges_x:
             is_held = is_held | is_below_range(norms, sizes, self.unit, self.smallest)
-        self._note_converged(status, norms == 0, measure, x, is_held)
+        has_failed = (norms == 0) & (solution.status[rows] > CONVERGED)  # F = 0 where another attempt is to begin
+        status[has_failed] = AT_INFINITY
+        self._note_converged(status, (norms == 0) & ~has_failed, measure, x, is_held & ~has_failed)
         if self.scheduler is not None:
             self.scheduler.stop_beaten(status, rows)
         since, iterations = np.zeros((2, rows.size), dtype=np.int32)

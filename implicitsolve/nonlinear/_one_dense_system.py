@@ -213,6 +213,7 @@ class OneDenseSystem(OneInvertedSystem):
         """Assemble J, and again where the lengths of differences were wrong guesses."""
         for _ in range(MAX_ASSEMBLIES):
             self.J, self.factors, self.predicted, self.is_exact = self._jacobian(), None, None, True
+            self.anchor = self.x
             with np.errstate(all="ignore"):  # pivots are chosen among numbers of one size
                 sizes = np.maximum.reduce(np.abs(self.J), axis=1)
                 self.rows = near_reciprocals(sizes)

@@ -61,6 +61,7 @@ class OneSystem(OneConvergence):
         self.unit, self.safe = eps(numpy_namespace, x.dtype), safe_range(numpy_namespace, x.dtype)
         self.judges_x, self.judges_F = stop.judges_x, stop.judges_F or not stop.judges_x
         self.patience, self.leave = self.PATIENCE, context.leave
+        self.anchor = solution.start[0]
         self.x, self.F = x, self._evaluate(x) if context.first is None else context.first[0]
         self.norm = self.start_norm = self.least = self._norm(self.F)
         self.measure = self._measure(self.F, self.norm)
@@ -82,6 +83,9 @@ class OneSystem(OneConvergence):
         self.status = RUNNING if math.isfinite(self.norm) else NONFINITE
         if self.status == RUNNING and self.last <= self.iteration:
             self.status = ITERATION_LIMIT
+        self.progress.doubted = self.norm == 0 and int(solution.status[0]) > CONVERGED
+        if self.progress.doubted:  # an attempt has failed, and F = 0 where this one is to begin
+            self.status = AT_INFINITY
         self._mark_converged(None)
 
     @staticmethod

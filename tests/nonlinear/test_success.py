@@ -78,6 +78,10 @@ def test_one_step_from_a_flat_start_was_taken_for_a_root(name, method, n):
         assert not root(some, np.stack([x0, x0 + 0.01]), method=method).success.any()
 
 
+def test_an_attempt_that_began_farther_away_at_F_0_was_a_success():
+    assert not root(lambda x: np.exp(-((x + 0.02) ** 2)), np.array([0.0])).success
+
+
 def test_a_root_at_infinity_has_a_status_of_its_own():
     result = root(lambda x: np.exp(-x), np.array([1.0]))
     assert result.status is Status.AT_INFINITY
