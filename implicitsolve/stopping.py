@@ -162,7 +162,7 @@ class NonlinearStop(ChecksKeywords):
             check_limit("NonlinearStop", "max_iterations", self.max_iterations)
         check_budget("NonlinearStop", self.max_evaluations, self.max_seconds)
         if not callable(self.norm):
-            check_choice("NonlinearStop", "norm", self.norm, ("max", "2", "a function"))
+            check_choice("NonlinearStop", "norm", self.norm, ("max", "2"), "or a function")
 
     def __str__(self) -> str:
         """Return the inequality."""
@@ -312,10 +312,11 @@ def check_flag(owner: str, name: str, value: bool) -> None:
         raise TypeError(f"{owner}: `{name}` must be True or False, got {type(value).__name__}")
 
 
-def check_choice(owner: str, name: str, value: Any, choices: Collection[object]) -> None:
+def check_choice(owner: str, name: str, value: Any, choices: Collection[object], others: str = "") -> None:
     """Raise unless `value` is one of a few names or numbers; arrays, whose comparison is no bool, are not."""
     if not isinstance(value, Hashable) or value not in choices:
-        raise ValueError(f"{owner}: `{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}")
+        expected = f"one of {', '.join(map(repr, choices))}" + (f" {others}" if others else "")
+        raise ValueError(f"{owner}: `{name}` must be {expected}, got {value!r}")
 
 
 def check_rdiff(owner: str, value: float | None) -> None:

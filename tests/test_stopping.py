@@ -110,7 +110,7 @@ def test_limits_must_be_whole_numbers(kind, value, error, words):
 
 @pytest.mark.parametrize("norm", ["inf", None, 2, "Max"])
 def test_norms_must_be_known(norm):
-    with pytest.raises(ValueError, match=r"`norm` must be one of 'max', '2', 'a function', got"):
+    with pytest.raises(ValueError, match=r"`norm` must be one of 'max', '2' or a function, got"):
         NonlinearStop(norm=norm)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from implicitsolve._arrays.namespace import near_reciprocals
@@ -64,7 +66,8 @@ def certified_errors(evaluator: Evaluator, x: HostArray, F: HostArray, start: Ho
         rows = near_reciprocals(np.abs(J).max(axis=2))
         columns = near_reciprocals(np.abs(J * rows[:, :, None]).max(axis=1))
         A, right = J * rows[:, :, None] * columns[:, None], F * rows
-        is_singular = ~((np.abs(J).max(axis=1) > 0).all(axis=1) & np.isfinite(A).all(axis=(1, 2)))
+        is_seen = (np.abs(J).max(axis=1) > 0) | (x == start)  # an unknown that no step has moved may have no effect
+        is_singular = ~(is_seen.all(axis=1) & np.isfinite(A).all(axis=(1, 2)))
         is_singular |= ~np.isfinite(right).all(axis=1)
         A[is_singular], right[is_singular] = 0.0, 0.0
         found = least_squares(A, right)
@@ -78,12 +81,15 @@ def certified_errors(evaluator: Evaluator, x: HostArray, F: HostArray, start: Ho
         if doubtful.any():
             is_singular |= doubtful & ~is_rounding(evaluator, x, F)
         if is_far_from(start, x, scale).any():  # lengths of differences may have been chosen so that F changes
-            unseen = x - least_squares(A, np.einsum("bij,bj->bi", J, x) * rows) * columns  # where J is singular
-            is_singular |= ~agrees(evaluator, x, F, lambda v: least_squares(A, v * rows) * columns, scale, unseen)
+            seen = partial(least_squares, A, cut=unit**0.5)  # of J by differences smaller singular values are errors
+            unseen = x - seen(np.einsum("bij,bj->bi", J, x) * rows) * columns
+            is_singular |= ~agrees(evaluator, x, F, lambda v: seen(v * rows) * columns, scale, unseen)
     return np.where(is_singular, np.inf, errors)
 
 
-def least_squares(A: HostArray, b: HostArray) -> HostArray:
-    """Least-squares solutions of A y = b for each system; NaN where b is not finite."""
+def least_squares(A: HostArray, b: HostArray, cut: float | None = None) -> HostArray:
+    """Least-squares solutions of A y = b for each system; NaN where b is not finite. `cut`: of singular values."""
     finite = np.isfinite(b).all(axis=1)
-    return np.stack([np.linalg.lstsq(a, f)[0] if is_finite else f * np.nan for a, f, is_finite in zip(A, b, finite)])
+    return np.stack(
+        [np.linalg.lstsq(a, f, cut)[0] if is_finite else f * np.nan for a, f, is_finite in zip(A, b, finite)]
+    )

@@ -90,7 +90,7 @@ class OneConvergence:
 
     def _holds(self, moved: HostArray | None, size: float) -> bool:
         """Whether the stopping rule holds at x, of that size, or F is too small to be represented."""
-        is_tiny = self.norm <= self.smallest and not self.progress.doubted
+        is_tiny = self.norm <= self.smallest and not (self.progress.doubted and self._has_grown())
         if is_tiny and (self.norm == 0 or is_below_range(self.norm, size, self.unit, self.smallest)):
             return True
         is_low = self.norm <= self.start_norm and float(self.measure[0]) <= WORSE * self.best_measure
@@ -98,6 +98,10 @@ class OneConvergence:
             return False
         step = None if moved is None or self.judges_x else moved[None]
         return not self.judges_F or bool(self.stop.holds(self.measure, self.target, self.x[None], step)[0])
+
+    def _has_grown(self) -> bool:
+        """Whether x is larger than x0, where F may be 0 because it has become flat."""
+        return self._norm(self.x) > self._norm(self.solution.start[0])
 
     def _take_success(self, size: float) -> None:
         """Set the status where the rule holds at an x of that size: no success where x has run away."""
@@ -206,10 +210,12 @@ class BatchConvergence:
         away &= stop.judges_x & is_finite
         if self.truth is None and stop.judges_x:
             held |= is_below_range(state.norms, progress.size, self.unit, self.smallest) & ~progress.doubted
-        failed = np.isin(state.status, UNMOVED)
-        zero = (state.norms == 0) & ~progress.doubted
-        self._note_converged(state.status, zero, state.measure, state.x, held & ~away)
-        runs_away |= progress.doubted & (state.norms == 0)
+        failed, is_zero = np.isin(state.status, UNMOVED), state.norms == 0
+        flat = is_zero & progress.doubted
+        if flat.any():  # F may be 0 because it has become flat where x is larger than x0
+            flat &= progress.size > norm2(gather(self.solution.start, state.rows))
+        self._note_converged(state.status, is_zero & ~flat, state.measure, state.x, held & ~away)
+        runs_away |= flat
         state.status[(away & (state.status <= CONVERGED)) | (failed & runs_away)] = AT_INFINITY
         if stop.judges_x and not stop.judges_F and moved is not None:
             with np.errstate(all="ignore"):

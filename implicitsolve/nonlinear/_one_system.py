@@ -106,7 +106,7 @@ class OneSystem(OneConvergence):
         if self.status in UNMOVED and not self.judges_F:
             self._settle(LIMITED)
         if self.RUNS_AWAY and self.status not in (CONVERGED, RUNNING):
-            has_vanished = self.norm == 0 and self.progress.doubted
+            has_vanished = self.norm == 0 and self.progress.doubted and self._has_grown()
             self.status = AT_INFINITY if has_vanished or self.progress.runs_away() else self.status
         solution = self._finish()
         if self.judges_x and self._is_to_be_certified:
@@ -271,7 +271,6 @@ class OneInvertedSystem(OneSystem):
         correction, theta = self._correction(), self._contraction(theta)
         length, *others = self._lengths(correction, moved, step, before, size)
         if not math.isfinite(length):
-            self.progress.doubted |= self.norm == 0  # where J is singular
             return math.inf, *others
         least = 1.0 if theta > FALLEN else 0.0 if self._is_newton else MODEL
         return max(length, least * theta * others[0]), *others

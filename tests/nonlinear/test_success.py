@@ -235,3 +235,18 @@ def test_each_method_knows_its_error(method):
     assert ratios.size >= 8
     assert np.mean((ratios < 30) & (ratios > 1 / 30)) >= 0.85
     assert ratios.min() >= 1e-2
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("n", [2, 3, 8])
+@pytest.mark.parametrize("kind", ["an unknown without effect", "the same equations", "an empty equation"])
+def test_singular_systems_with_solutions_are_solved(kind, n, batch):
+    """F = 0 exactly, at an x that a singular J does not determine: this was taken for a root at infinity."""
+    A = np.diag(np.append(np.ones(n - 1), 0.0))
+    A = {"the same equations": np.ones((n, n)), "an empty equation": A + A @ np.eye(n, k=1)}.get(kind, A)
+    b = A @ np.ones(n)
+    for x0 in (np.zeros(n), np.full(n, 5.0), np.linspace(-1, 1, n)):
+        for bend in (0.0, 0.1):
+            problem = Problem(lambda x, bend=bend: (x + bend * (x - 1) ** 3) @ A.T - b, batch_ndim=int(batch))
+            result = root(problem, np.stack([x0, x0 + 1]) if batch else x0)
+            assert np.all(result.success), (kind, x0, bend)
