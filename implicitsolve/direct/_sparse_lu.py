@@ -110,10 +110,7 @@ class SparsePlan:
 
     @cached_property
     def is_last(self) -> HostArray:
-        """Which pivots an order of minimum degree leaves to the end, where they are those of a Schur complement: (N,).
-
-        With COLAMD a full row is a candidate for every pivot, and fills all.
-        """
+        """Rows that an order of minimum degree leaves to the end (N,); by COLAMD full ones would fill all."""
         structure, n = self.structure, self.structure.unknowns
         entries = np.bincount(structure.rows, minlength=n) + np.bincount(structure.columns, minlength=n)
         return entries > LAST * n**0.5

@@ -79,8 +79,7 @@ class OneFactoredSystem(OneInvertedSystem):
         is_fresh, previous = self.is_stale, self.norm
         direction, square, *point = self._trial()
         self.direction = direction
-        if is_fresh and self.progress.doubted and not self._confirm(always=True):
-            self.status = SINGULAR
+        if self._is_refuted(is_fresh):
             return {"step_length": NO_STEP, "factorized": FACTORED}
         if is_fresh:
             self._note_direction(direction, square)

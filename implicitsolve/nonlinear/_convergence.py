@@ -163,6 +163,13 @@ class OneConvergence:
             self.progress.doubted = not agrees(self.evaluator, x, self.F[None], self._inverse, scale)[0]
         return not self.progress.doubted
 
+    def _is_refuted(self, is_fresh: bool) -> bool:
+        """Whether J, assembled at x since an earlier one was doubted, does not hold there: then the system ends."""
+        if is_fresh and self.progress.doubted and not self._confirm(always=True):
+            self.status = SINGULAR
+            return True
+        return False
+
     def _inverse(self, v: HostArray) -> HostArray:
         """The inverse at hand times v (1, N)."""
         raise NotImplementedError

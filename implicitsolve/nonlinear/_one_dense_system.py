@@ -74,8 +74,7 @@ class OneDenseSystem(OneInvertedSystem):
         if is_fresh:
             self._assemble()
         step, size, newton_size, model = self._trial()
-        if is_fresh and self.progress.doubted and not self._confirm(always=True):
-            self.status = SINGULAR
+        if self._is_refuted(is_fresh):
             return {"step_length": NO_STEP, "factorized": FACTORED}
         with np.errstate(all="ignore"):
             x, self.is_limited = self.x + step, model is not None
@@ -84,9 +83,7 @@ class OneDenseSystem(OneInvertedSystem):
         if is_fresh or not math.isfinite(self.progress.direction):
             self._note_direction(newton_size)
         if not (0 < size < math.inf and (x_size < math.inf or np.isfinite(x).all())):
-            self.status = SINGULAR
-            if self.norm == 0:
-                self._mark_converged(None)
+            self._end_without_step()
             return traced
         F = self.evaluator.residual_of_one(x)
         with np.errstate(all="ignore"):
@@ -101,6 +98,12 @@ class OneDenseSystem(OneInvertedSystem):
         if is_accepted:
             traced["step_length"] = WHOLE if model is None else np.asarray([ratio_of(size, newton_size)])
         return traced
+
+    def _end_without_step(self) -> None:
+        """End where J gives no step: at a root if F = 0."""
+        self.status = SINGULAR
+        if self.norm == 0:
+            self._mark_converged(None)
 
     def _note_direction(self, length: float) -> None:
         """Note the length of Newton's step at x, relative to x."""
