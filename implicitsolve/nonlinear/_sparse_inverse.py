@@ -28,7 +28,6 @@ PART = 0.3  # of what the last step has reduced ||F|| to, that the next linear r
 REDUCTION_ILU = 1e-4  # by GMRES
 CYCLE = 40  # nanoseconds an entry of J, that an iteration of GMRES takes with multigrid, which takes 200 to set up
 AMG_LIMIT = 2e3  # ... that factors may take
-SAME_SIGN = 0.5  # of a diagonal entry: what entries of its sign beside it may add up to for classical multigrid
 ITERATION, UNKNOWN = 10e3, 1.5  # nanoseconds: of an iteration of BiCGSTAB, and more for each unknown,
 ENTRY, CELL = 1.6, 0.3  # ... each entry in compressed columns, and each place on a diagonal
 LEAST_FULL = 0.3  # part of their places that diagonals fill if products by diagonals are faster: 3 times where all are
@@ -236,15 +235,6 @@ def alternatives(plan: SparsePlan | CuDSSPlan, J: SparseMatrix) -> tuple[Precond
     has_amg = J.dtype.char == "d" and importlib.util.find_spec("pyamg") is not None
     amg = [AMG(coarsening="classical")] if is_long and is_diffusive and has_amg else []
     return (*amg, *([] if plan.fill.prefers_direct else [ILU(drop_tolerance=0.1, fill=2.0)]))
-
-
-def suits_multigrid(J: SparseMatrix) -> bool:
-    """Whether entries beside the diagonal of one J have its opposite sign, but for little: pyamg prints on others."""
-    structure, data = J.structure, J.flat_data[0]
-    rows, is_diagonal = structure.rows, structure.rows == structure.columns
-    diagonal = np.bincount(rows[is_diagonal], data[is_diagonal], minlength=structure.unknowns)
-    same = np.where(is_diagonal, 0.0, np.maximum(data * np.sign(diagonal)[rows], 0.0))
-    return bool((np.bincount(rows, same, minlength=structure.unknowns) <= SAME_SIGN * np.abs(diagonal)).all())
 
 
 class _KrylovInverse(LinearOperator):
