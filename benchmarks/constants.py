@@ -322,7 +322,13 @@ def ablation(only: str | None = None) -> dict[str, dict[str, tuple[int, int, int
 
 def ablation_table(found: dict[str, dict[str, Any]]) -> str:
     """Markdown: by stage and set, solves concerned, systems solved more or fewer, and evaluations in percent."""
-    plain = found[""]
+    names = list(found[""])
+    return "\n\n".join(_part_of_table(found, names[first : first + 6]) for first in range(0, len(names), 6))
+
+
+def _part_of_table(found: dict[str, dict[str, Any]], names: list[str]) -> str:
+    """The columns of some sets, and the rows of the stages that apply there."""
+    plain = {name: found[""][name] for name in names}
     lines = ["| stage switched off | " + " | ".join(plain) + " |", "| --- |" + " --- |" * len(plain)]
     whole = [
         f"{solved} systems solved in {cases} solves, {evaluations:,} evaluations"
@@ -334,7 +340,8 @@ def ablation_table(found: dict[str, dict[str, Any]]) -> str:
         for name, (total, _, _) in plain.items():
             evaluations, solved, cases = counts.get(name, (0, 0, 0))
             cells.append(f"{solved:+d} solved, {100 * evaluations / total:+.1f} %, of {cases}" if cases else "")
-        lines.append(f"| {stage} | " + " | ".join(cells) + " |")
+        if any(cells):
+            lines.append(f"| {stage} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

@@ -92,7 +92,7 @@ def required(module: str, need: str) -> Any:
 
 
 FUNCTION = "problem, a function that has them, such as lambda x: F(x, *args)"
-MEANT = {  # the first whose first word is an argument
+MEANT: dict[str, tuple[str, ...]] = {  # the first whose first word is an argument
     "f_rtol": ("rtol",),
     "f_tol": ("atol",),
     "fun": ("residual",),
@@ -105,7 +105,9 @@ MEANT = {  # the first whose first word is an argument
 }
 MEANT |= dict.fromkeys(("jac_sparsity", "sparsity"), ("structure",))
 MEANT |= dict.fromkeys(("x_rtol", "x_tol", "xatol"), ("xtol",)) | {"fatol": ("atol",), "ftol": ("rtol",)}
-MEANT |= dict.fromkeys(("args", "parameters"), (FUNCTION,)) | dict.fromkeys(("Dfun", "fprime", "jacobian"), ("jac",))
+MEANT |= dict.fromkeys(("args", "parameters"), (FUNCTION,)) | dict.fromkeys(
+    ("Dfun", "fprime", "jacobian"), ("jac",)
+)
 
 
 def unknown(owner: str, keywords: Collection[str], known: Collection[str]) -> TypeError:

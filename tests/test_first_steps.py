@@ -279,7 +279,7 @@ NAMES_THE_WAY = {
     "linear stop(tol=)": (partial(ims.LinearStop, atoll=1e-3), TypeError, "`atoll`; did you mean atol"),
     "fsolve": (lambda: ims.fsolve, AttributeError, r"'fsolve': implicitsolve.root"),
     "fixed_point": (lambda: ims.fixed_point, AttributeError, r"fixed_point=True"),
-    "a package that is not imported": (lambda: ims.petsc, AttributeError, "import implicitsolve.petsc"),
+    "a package that is not imported": (lambda: ims.__getattr__("petsc"), AttributeError, "import implicitsolve.petsc"),
     "least_squares": (lambda: ims.least_squares, AttributeError, r"scipy.optimize.least_squares"),
     "a misspelled class": (lambda: ims.Newtonkrylov, AttributeError, "did you mean 'NewtonKrylov'"),
     "a result as a sequence": (lambda: list(ims.root(squares, [1.0])), TypeError, "result.x"),

@@ -54,4 +54,8 @@ __all__ = [
     "stencil_gru_parameters",
     "well_posedness",
 ]
-__dir__ = __all__.copy
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__.copy()

@@ -124,6 +124,11 @@ class ParameterDifferences:
             raise TypeError(f"derivatives by the complex parameter {name!r} need `parameter_jvp` and `parameter_vjp`")
         return value.astype(float)
 
+    def _moved(self, x: HostArray, name: str, theta: HostArray) -> HostArray:
+        """F at x, copied, for that value of the parameter."""
+        F = self.residual.at({name: theta[()]})(x.copy())
+        return np.array(checked_array(F, "residual", numpy_namespace, x.dtype, x.shape))
+
     def _central(self, x: HostArray, name: str, d: HostArray, h: float) -> tuple[HostArray, float]:
         """The derivative along d over the length h, and the part of d that it lacks."""
         theta, rest, derivative, lost = self._value(name), d, np.zeros_like(x), 1.0
@@ -134,8 +139,7 @@ class ParameterDifferences:
                 if not moved.any():
                     break
                 self.evaluations += 2
-                Fs = (self.residual.at({name: (theta + m)[()]})(x.copy()) for m in (moved, -moved))
-                ahead, behind = (np.array(checked_array(F, "residual", numpy_namespace, x.dtype, x.shape)) for F in Fs)
+                ahead, behind = [self._moved(x, name, theta + m) for m in (moved, -moved)]
                 derivative += (ahead - behind).reshape(x.shape) / (2 * h)
                 rest = rest - moved / h
                 lost = float(np.linalg.norm(rest) / np.linalg.norm(d))

@@ -22,4 +22,8 @@ __all__ = [
     "report",
     "spectrum",
 ]
-__dir__ = __all__.copy
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__.copy()

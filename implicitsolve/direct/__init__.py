@@ -7,4 +7,8 @@ from implicitsolve.direct._factorization import DirectMethod, Factored, Factoriz
 from implicitsolve.direct._sparse_lu import SparseLU
 
 __all__ = ["BlockLU", "CyclicReduction", "DirectMethod", "Factored", "Factorization", "SparseLU", "solve_factored"]
-__dir__ = __all__.copy
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__.copy()

@@ -19,4 +19,8 @@ __all__ = [
     "solve_stream",
     "stream_gradients",
 ]
-__dir__ = __all__.copy
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__.copy()

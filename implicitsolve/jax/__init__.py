@@ -16,4 +16,8 @@ from implicitsolve.jax._layer import approximate_fixed_point, layer
 from implicitsolve.jax._root import RootResult, root
 
 __all__ = ["RootResult", "approximate_fixed_point", "layer", "root"]
-__dir__ = __all__.copy
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__.copy()

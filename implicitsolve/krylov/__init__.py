@@ -15,4 +15,8 @@ __all__ = [
     "ScipyKrylov",
     "TruncatedInverse",
 ]
-__dir__ = __all__.copy
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__.copy()

@@ -24,6 +24,7 @@ from implicitsolve.structure._sparse import Sparse
 
 Product = Callable[[Array], Array]
 NOWHERE = np.zeros((0, 2), dtype=np.intp)
+DIGITS = 1e5  # units of rounding that differences have at least, which counts in single precision
 GOOD = 1.25  # colors over the entries of the fullest row, up to which no fewer are sought
 
 
@@ -137,7 +138,7 @@ class SparseAssembler:
         precision, size = eps(xp, x.dtype), xp.abs(x) / unit
         rms = from_host(norm2(size)[:, None] / math.sqrt(x.shape[1]), x)
         floor = xp.where(rms > 0, precision ** (1 / 3) * rms, xp.ones_like(rms))
-        return precision**0.45 * xp.maximum(size, floor) * unit
+        return max(precision**0.45, DIGITS * precision) * xp.maximum(size, floor) * unit
 
     def _members(self, x: Array, color: int) -> Array:
         """Whether unknowns have a color; behind the colors those that are local to no full row."""

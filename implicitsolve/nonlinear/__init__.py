@@ -26,4 +26,8 @@ __all__ = [
     "SparseNewton",
     "Substitution",
 ]
-__dir__ = __all__.copy
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__.copy()

@@ -5,4 +5,8 @@ from implicitsolve.operators._block_banded import BlockBandedMatrix
 from implicitsolve.operators._convert import aslinearoperator
 
 __all__ = ["BlockBandedMatrix", "LinearOperator", "aslinearoperator"]
-__dir__ = __all__.copy
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__.copy()

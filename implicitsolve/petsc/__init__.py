@@ -24,4 +24,8 @@ __all__ = [
     "Patch",
     "to_petsc",
 ]
-__dir__ = __all__.copy
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__.copy()

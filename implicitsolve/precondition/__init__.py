@@ -23,4 +23,8 @@ from implicitsolve.precondition._blocks import BlockGaussSeidel, BlockILU, Block
 from implicitsolve.precondition._sparse import AMG, ILU
 
 __all__ = ["AMG", "ILU", "BlockGaussSeidel", "BlockILU", "BlockJacobi", "Neumann"]
-__dir__ = __all__.copy
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__.copy()

@@ -7,4 +7,8 @@ from implicitsolve.structure._halves import Coupling, Half, Halves
 from implicitsolve.structure._sparse import Sparse
 
 __all__ = ["BlockBanded", "Coupling", "Detection", "Grid", "Half", "Halves", "Outcome", "Sparse"]
-__dir__ = __all__.copy
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__.copy()

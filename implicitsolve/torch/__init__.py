@@ -48,4 +48,8 @@ __all__ = [
     "jacobian_penalty",
     "solve",
 ]
-__dir__ = __all__.copy
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__.copy()

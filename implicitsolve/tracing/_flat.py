@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.extend.core as jex
@@ -41,7 +41,8 @@ class FlatProgram:
         self.constants: list[HostArray | None] = []
         operations: list[Operation] = []
         with double_precision(), np.errstate(all="ignore"):
-            closed, self.outcome = jax.make_jaxpr(function, return_shape=True)(*args)
+            closed, outcome = jax.make_jaxpr(function, return_shape=True)(*args)
+            self.outcome: Any = outcome
             self.inputs: list[int] = [self._place() for _ in closed.jaxpr.invars]
             self.outputs: list[int] = self._enter(closed, self.inputs, operations)
         self.function: CallersArray = jex.jaxpr_as_fun(closed)

@@ -27,7 +27,8 @@ class Derivative:
     """F(a, b) and its derivative by a: one program gives F and what depends on a and b alone, others the products."""
 
     def __init__(self, F: Callable[..., CallersArray], a: CallersArray, b: CallersArray) -> None:
-        self.function, self._at = F, a
+        self.function: Callable[..., CallersArray] = F
+        self._at = a
         self._ahead: FlatProgram = FlatProgram(lambda a, b: jax.linearize(lambda a: F(a, b), a), a, b)
         self._value, self._linear = self._ahead.outcome
 
