@@ -105,9 +105,7 @@ MEANT: dict[str, tuple[str, ...]] = {  # the first whose first word is an argume
 }
 MEANT |= dict.fromkeys(("jac_sparsity", "sparsity"), ("structure",))
 MEANT |= dict.fromkeys(("x_rtol", "x_tol", "xatol"), ("xtol",)) | {"fatol": ("atol",), "ftol": ("rtol",)}
-MEANT |= dict.fromkeys(("args", "parameters"), (FUNCTION,)) | dict.fromkeys(
-    ("Dfun", "fprime", "jacobian"), ("jac",)
-)
+MEANT |= dict.fromkeys(("args", "parameters"), (FUNCTION,)) | dict.fromkeys(("Dfun", "fprime", "jacobian"), ("jac",))
 
 
 def unknown(owner: str, keywords: Collection[str], known: Collection[str]) -> TypeError:
