@@ -150,9 +150,10 @@ class SuperLU:
 
 
 def _order_beside(structure: Sparse, is_last: HostArray, options: Any) -> HostArray:
-    """Places (N,) in an order of minimum degree of the others, which takes N^2 operations with a full row, then these.
+    """Places (N,): an order of minimum degree of the other rows, then those that are eliminated last.
 
-    SuperLU gives no order without factors: here those of a dominant diagonal.
+    With a full row that order takes N^2 operations. SuperLU returns an order only with factors: here those of a matrix
+    of the same pattern with a dominant diagonal.
     """
     inner = np.flatnonzero(~is_last)
     pattern = structure.to_scipy().astype(float)[inner][:, inner]

@@ -110,7 +110,7 @@ class SparsePlan:
 
     @cached_property
     def is_last(self) -> HostArray:
-        """Rows that an order of minimum degree leaves to the end (N,); by COLAMD full ones would fill all."""
+        """Rows that are eliminated last (N,), since they are full: with COLAMD they fill the factors."""
         structure, n = self.structure, self.structure.unknowns
         entries = np.bincount(structure.rows, minlength=n) + np.bincount(structure.columns, minlength=n)
         return entries > LAST * n**0.5

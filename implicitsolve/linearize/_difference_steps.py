@@ -26,9 +26,7 @@ TRUSTED = 1e-9, 1e-2  # a guessed step over the Newton step: within these bounds
 SMALL_BLOCK = 4  # unknowns up to which the entries of blocks are written one by one
 SHORT = 1000  # systems for each block of a color from which on these are written one by one, in loops over systems
 LEAST_CHANGE = 8  # units of roundoff of F by which an entry of F must have changed
-MAX_ADJUSTMENTS = (
-    8  # further evaluations at most, for each color, to find a step that changes F, and where it is finite
-)
+MAX_ADJUSTMENTS = 8  # further evaluations at most, for each color, to find a step that changes F and keeps it finite
 
 
 class DifferenceSteps:

@@ -129,10 +129,11 @@ class SparseAssembler:
         return None
 
     def lengths(self, x: Array) -> Array:
-        """Differences (B, N): ``eps^0.45 max(|x|, eps^(1/3) rms(x))``; that of x = 1 where x = 0.
+        """Differences (B, N): ``max(eps^0.45, 1e5 eps) max(|x|, eps^(1/3) rms(x))``; if x = 0, those of x = 1.
 
-        Of 25 shocks 23 are solved, in 48 evaluations; 19 in 174 by lengths of eps^(1/4), of which F'' takes more from
-        the accuracy of J than rounding does. Where J has shown the units of the unknowns, x and lengths are in these.
+        The truncation error of longer differences hides that J is nearly singular, as at a shock: with eps^(1/4), 19 of
+        25 shocks were solved, in 174 evaluations (geometric mean); with these, 23 in 48. Where J has shown the units of
+        the unknowns, x and lengths are in these.
         """
         xp, unit = array_namespace(x), 1.0 if self.units is None else self.units
         precision, size = eps(xp, x.dtype), xp.abs(x) / unit

@@ -200,7 +200,7 @@ class Progress:
         if self.has_any(is_first):
             self.reference = where(is_first, larger(self.size, step), self.reference)
             self.first_norm = where(is_first, norm_before, self.first_norm)
-        self.steps, self.doubted = self.steps + 1, step < 0
+        self.steps, self.doubted = self.steps + 1, self.doubted & False  # at every x anew
         self.contractions = (self.contractions + 1) * (step <= 0.5 * self.step)
         self.falls = (self.falls + 1) * (norm < norm_before)
         self.left = self.ratio(norm, norm_before)

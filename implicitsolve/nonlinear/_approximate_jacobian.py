@@ -73,9 +73,7 @@ def _invert(A: Any) -> Any:
         return A
     if isinstance(A, tuple) and len(A) == 2 and np.ndim(A[0]) == 2:
         return LinearOperator(lambda b: scipy.linalg.lu_solve(A, b), in_shape=A[0].shape[0])
-    if scipy.sparse.issparse(A):
-        A = SparseMatrix.from_scipy(A)
-    if isinstance(A, SparseMatrix):
+    if scipy.sparse.issparse(A) or isinstance(A, SparseMatrix):
         return SparseLU().factor(A)
     operator = aslinearoperator(A, "jac_approx")
     if operator.shape[0] != operator.shape[1]:

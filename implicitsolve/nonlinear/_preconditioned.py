@@ -139,6 +139,8 @@ class _Solve:
         self.systems: Indices = np.arange(start.status.size) if rows is None else rows
         self.displacement = _displacement(method, self.whole.problem, self.whole.tally)
         self.inner = self._evaluator(self.displacement)
+        self.part: Evaluator = self.whole
+        self.part_rows: Indices = self.whole.rows
         self.x0, self.x, self.F = start.x, copy_array(start.x), copy_array(start.F)  # the best points, and F there
         self.norm: HostArray = np.full(start.status.size, np.nan)
 
@@ -151,7 +153,7 @@ class _Solve:
     def run(self) -> Solution:
         """Solve within the limits, and test F at the best of the points where it was evaluated."""
         start, rows, stop, outer = self.start, self.systems, self.context.stop, self.inner
-        F = self.whole.take(rows, self.x0).residual(gather(self.x0, rows))
+        F = self._residual(gather(self.x0, rows), rows)
         self.note(gather(self.x0, rows), F, rows)
         start.first_norm[rows] = np.where(np.isnan(start.first_norm[rows]), self.norm[rows], start.first_norm[rows])
         start.target[rows] = stop.target(start.first_norm[rows], F)
@@ -180,10 +182,15 @@ class _Solve:
         self.norm[rows[better]] = norm[better]
         return norm
 
+    def _residual(self, x: Array, rows: Indices) -> Array:
+        """The caller's F for some systems, which are taken when they change."""
+        if not np.array_equal(rows, self.part_rows):
+            self.part, self.part_rows = self.whole.take(rows, self.start.start), rows.copy()
+        return self.part.residual(x)
+
     def _truth(self, x: Array, rows: Indices) -> HostArray:
         """Norms of the caller's F."""
-        known = x is self.x0
-        return self.norm[rows] if known else self.note(x, self.whole.take(rows, self.start.start).residual(x), rows)
+        return self.norm[rows] if x is self.x0 else self.note(x, self._residual(x, rows), rows)
 
     def _point_of(self, x: Array, rows: Indices) -> Array:
         """M(x) where the outer method iterates on y, x where it iterates on x."""

@@ -230,11 +230,15 @@ def alternatives(plan: SparsePlan | CuDSSPlan, J: SparseMatrix) -> tuple[Precond
     if not isinstance(plan, SparsePlan) or plan.is_direct:
         return ()
     is_long = plan.fill.operations > AMG_LIMIT * plan.structure.nnz and plan.is_symmetric
-    alike = J.flat_data[0] * J.diagonal()[0, J.structure.indices] > 0  # in sign with the diagonal entry of the row
-    is_diffusive = np.median(np.bincount(J.structure.indices, alike)) <= 1  # most equations have no other such entry
-    has_amg = J.dtype.char == "d" and importlib.util.find_spec("pyamg") is not None
-    amg = [AMG(coarsening="classical")] if is_long and is_diffusive and has_amg else []
+    has_amg = is_long and J.dtype.char == "d" and importlib.util.find_spec("pyamg") is not None
+    amg = [AMG(coarsening="classical")] if has_amg and is_diffusive(J) else []
     return (*amg, *([] if plan.fill.prefers_direct else [ILU(drop_tolerance=0.1, fill=2.0)]))
+
+
+def is_diffusive(J: SparseMatrix) -> bool:
+    """Whether in most rows no other entry has the sign of the diagonal one: elsewhere pyamg fails, and prints so."""
+    alike = J.flat_data[0] * J.diagonal()[0, J.structure.indices] > 0
+    return bool(np.median(np.bincount(J.structure.indices, alike)) <= 1)
 
 
 class _KrylovInverse(LinearOperator):
