@@ -163,7 +163,8 @@ class SolveMemory:
 def memory_of(caller: str, problem: Problem, x0: Array, previous: Any) -> SolveMemory:
     """What a previous result left to a solve of `problem` from x0; raise if it is none of a problem like this."""
     if not hasattr(previous, "_memory"):
-        raise TypeError(f"{caller}: `previous` must be the result of an earlier solve, got {type(previous).__name__}; an array is passed as x0")
+        kind = type(previous).__name__
+        raise TypeError(f"{caller}: `previous` must be the result of an earlier solve, got {kind}: pass arrays as x0")
     x, memory = previous.x, previous._memory
     batch_shape = tuple(x0.shape[: problem.batch_ndim])
     if x.shape != x0.shape or np.shape(previous.status) != batch_shape:
