@@ -132,11 +132,7 @@ __all__ = [
     "testing",
     "trace",
 ]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return [*__all__, "__version__"]
+__dir__ = [*__all__, "__version__"].copy
 
 
 # Loaded on first use: what most solves do without, and the packages around the core, which imports none of them.

@@ -16,11 +16,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.stopping import check_flag, check_limit
 
 __all__ = ["Monitor", "ProgressBar", "Trace", "collect", "combine", "log_to", "progress_bar", "silent", "table"]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__.copy()
+__dir__ = __all__.copy
 
 
 WIDTH, COLUMNS = 20, 99  # of a bar, and of its line

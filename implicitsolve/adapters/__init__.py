@@ -54,8 +54,4 @@ __all__ = [
     "stencil_gru_parameters",
     "well_posedness",
 ]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__.copy()
+__dir__ = __all__.copy

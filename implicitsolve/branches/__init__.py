@@ -5,8 +5,4 @@ from implicitsolve.branches._continuation import continuation
 from implicitsolve.branches._deflation import further_solutions
 
 __all__ = ["Branch", "SpecialPoint", "continuation", "further_solutions"]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__.copy()
+__dir__ = __all__.copy

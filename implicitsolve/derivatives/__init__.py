@@ -5,8 +5,4 @@ from implicitsolve.derivatives._penalty import JacobianPenalty, jacobian_penalty
 from implicitsolve.derivatives._systems import AdjointResult, TangentResult
 
 __all__ = ["AdjointResult", "JacobianPenalty", "TangentResult", "jacobian_penalty", "pull_back", "push_forward"]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__.copy()
+__dir__ = __all__.copy

@@ -22,8 +22,4 @@ __all__ = [
     "report",
     "spectrum",
 ]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__.copy()
+__dir__ = __all__.copy

@@ -7,8 +7,4 @@ from implicitsolve.direct._factorization import DirectMethod, Factored, Factoriz
 from implicitsolve.direct._sparse_lu import SparseLU
 
 __all__ = ["BlockLU", "CyclicReduction", "DirectMethod", "Factored", "Factorization", "SparseLU", "solve_factored"]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__.copy()
+__dir__ = __all__.copy

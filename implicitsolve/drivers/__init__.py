@@ -19,8 +19,4 @@ __all__ = [
     "solve_stream",
     "stream_gradients",
 ]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__.copy()
+__dir__ = __all__.copy

@@ -4,8 +4,4 @@ from implicitsolve.elimination._even_odd import even_odd, expand
 from implicitsolve.structure import Coupling, Half, Halves
 
 __all__ = ["Coupling", "Half", "Halves", "even_odd", "expand"]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__.copy()
+__dir__ = __all__.copy

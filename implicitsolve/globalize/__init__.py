@@ -4,8 +4,4 @@ from implicitsolve.globalize._line_search import Backtracking, ConstantForcing, 
 from implicitsolve.globalize._searches import Dogleg, FullStep, Wolfe
 
 __all__ = ["Backtracking", "ConstantForcing", "Dogleg", "EisenstatWalker", "FullStep", "LineSearch", "Wolfe"]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__.copy()
+__dir__ = __all__.copy

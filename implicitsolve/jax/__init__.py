@@ -16,8 +16,4 @@ from implicitsolve.jax._layer import approximate_fixed_point, layer
 from implicitsolve.jax._root import RootResult, root
 
 __all__ = ["RootResult", "approximate_fixed_point", "layer", "root"]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__.copy()
+__dir__ = __all__.copy

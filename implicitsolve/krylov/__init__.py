@@ -15,8 +15,4 @@ __all__ = [
     "ScipyKrylov",
     "TruncatedInverse",
 ]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__.copy()
+__dir__ = __all__.copy

@@ -26,8 +26,4 @@ __all__ = [
     "SparseNewton",
     "Substitution",
 ]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__.copy()
+__dir__ = __all__.copy

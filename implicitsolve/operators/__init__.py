@@ -5,8 +5,4 @@ from implicitsolve.operators._block_banded import BlockBandedMatrix
 from implicitsolve.operators._convert import aslinearoperator
 
 __all__ = ["BlockBandedMatrix", "LinearOperator", "aslinearoperator"]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__.copy()
+__dir__ = __all__.copy

@@ -24,8 +24,4 @@ __all__ = [
     "Patch",
     "to_petsc",
 ]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__.copy()
+__dir__ = __all__.copy

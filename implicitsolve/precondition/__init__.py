@@ -23,8 +23,4 @@ from implicitsolve.precondition._blocks import BlockGaussSeidel, BlockILU, Block
 from implicitsolve.precondition._sparse import AMG, ILU
 
 __all__ = ["AMG", "ILU", "BlockGaussSeidel", "BlockILU", "BlockJacobi", "Neumann"]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__.copy()
+__dir__ = __all__.copy

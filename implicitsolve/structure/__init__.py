@@ -7,8 +7,4 @@ from implicitsolve.structure._halves import Coupling, Half, Halves
 from implicitsolve.structure._sparse import Sparse
 
 __all__ = ["BlockBanded", "Coupling", "Detection", "Grid", "Half", "Halves", "Outcome", "Sparse"]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__.copy()
+__dir__ = __all__.copy

@@ -5,8 +5,4 @@ from implicitsolve.testing._derivatives import DerivativeReport, check_derivativ
 from implicitsolve.testing._product_tests import Check, structure_test
 
 __all__ = ["Check", "DerivativeReport", "check_derivatives", "dense", "dot_test", "structure_test", "taylor_test"]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__.copy()
+__dir__ = __all__.copy

@@ -48,8 +48,4 @@ __all__ = [
     "jacobian_penalty",
     "solve",
 ]
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return __all__.copy()
+__dir__ = __all__.copy
