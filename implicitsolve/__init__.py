@@ -159,7 +159,6 @@ if not TYPE_CHECKING:  # where names that are not public are errors
 
 
 def _hint(name: str) -> str:
-    """The replacement of a name of SciPy's, or the name that a misspelled one resembles."""
     roots = ("fsolve", "root_scalar", "solve", "brentq", "newton", "broyden1", "broyden2", "anderson", "nsolve")
     hints: dict[str, str] = dict.fromkeys(roots, ": implicitsolve.root(F, x0) takes its place")
     for other in ("least_squares", "leastsq", "minimize", "curve_fit"):

@@ -102,7 +102,6 @@ def linear_solve(
 
 
 def _in_complex(xp: Namespace, b: Array, *parts: Any) -> Array:
-    """b as complex numbers where one of the parts is complex."""
     if is_complex(b) or not any("complex" in str(part.dtype) for part in parts if part is not None):
         return b
     return xp.astype(b, xp.complex64 if xp.finfo(b.dtype).bits == 32 else xp.complex128)

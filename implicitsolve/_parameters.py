@@ -25,7 +25,6 @@ class Parametrized:
         self.function, self.values, self.form = function, values, form
 
     def __call__(self, x: CallersArray) -> CallersArray:
-        """F(x)."""
         return self.at(self.values)(x) if self.form != "names" else self.function(x)
 
     def at(self, values: Values) -> Residual:

@@ -49,11 +49,9 @@ class Counts:
         return ", ".join(f"{calls} {name}" for name, calls in vars(self).items() if calls or name != "rejected")
 
     def __add__(self, other: Counts) -> Counts:
-        """Calls of both."""
         return Counts(**{name: calls + getattr(other, name) for name, calls in vars(self).items()})
 
     def __sub__(self, other: Counts) -> Counts:
-        """Calls since `other`."""
         return Counts(**{name: calls - getattr(other, name) for name, calls in vars(self).items()})
 
 
@@ -87,7 +85,6 @@ class Tally:
         setattr(self, kind, getattr(self, kind) + 1)
 
     def counts(self) -> Counts:
-        """Return a snapshot."""
         return Counts(
             residuals=self.residuals,
             jvps=self.jvps,
@@ -188,7 +185,6 @@ class NewtonStep:
         return float(self.residual_norm.max()) if self.residual_norm.size else 0.0
 
     def __repr__(self) -> str:
-        """The line in brackets."""
         return f"<NewtonStep: {self}>"
 
     def __str__(self) -> str:
@@ -224,7 +220,6 @@ class Retry:
     status: HostArray
 
     def __str__(self) -> str:
-        """One line for a log."""
         return f"{self.method} from step {self.iteration}, after {_name(self.reasons)}: {_name(self.status)}"
 
 

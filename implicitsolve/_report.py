@@ -37,7 +37,6 @@ DIRECTORIES = re.compile(r"(?<![\w.:/\\])(?:[A-Za-z]:|~)?(?:[\\/][^\\/\s'\":,]+)
 
 
 def environment() -> dict[str, Section]:
-    """What a bug report needs, by section."""
     return {
         "versions": versions(),
         "platform": machine(),
@@ -88,7 +87,6 @@ def is_installed(name: str) -> bool:
 
 
 def package(name: str) -> str:
-    """Version of an optional package, "not installed", or what its import raised."""
     return ask(lambda: str(importlib.import_module(name).__version__)) if is_installed(name) else "not installed"
 
 
@@ -98,7 +96,6 @@ def _blas(module: Any) -> str:
 
 
 def machine() -> Section:
-    """What the solver runs on."""
     affinity = getattr(os, "sched_getaffinity", None)
     usable = os.cpu_count() if affinity is None else len(affinity(0))
     cpus = f"{usable} usable of {os.cpu_count()}"
@@ -180,7 +177,6 @@ def list_parts() -> dict[str, Callable[[], None]]:
 
 
 def try_part(name: str, part: Callable[[], None]) -> Check:
-    """Run one part; what it raises is the reason of its failure."""
     start, found = time.perf_counter(), ""
     try:
         part()

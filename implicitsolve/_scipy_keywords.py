@@ -97,7 +97,6 @@ def adapted(
 
 
 def _bound(function: Any, args: tuple[Any, ...]) -> Any:
-    """``x -> function(x, *args)``."""
     if not args or not callable(function):
         return function
     return lambda x: function(x, *args)

@@ -217,11 +217,9 @@ class Representation:
         return entries
 
     def __repr__(self) -> str:
-        """Every entry in a line."""
         return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self._entries().items())})"
 
     def _norms(self) -> Sequence[float]:
-        """Norms to be drawn as a curve."""
         return ()
 
     def _repr_html_(self) -> str:

@@ -64,7 +64,6 @@ class NoConvergence(_ScipyNoConvergence):
         self.result = result
 
     def __str__(self) -> str:
-        """Say how the solve ended and what to try."""
         return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:

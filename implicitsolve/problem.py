@@ -213,7 +213,6 @@ class Problem(ChecksKeywords, Representation):
 
 
 def _check_exceptions(name: str, value: Any) -> tuple[type[Exception], ...]:
-    """Classes of exceptions, as a tuple."""
     found = value if isinstance(value, tuple) else (value,)
     if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in found):
         raise TypeError(f"Problem: `{name}` must be a class of exceptions or a tuple of them, got {value!r}")
@@ -295,7 +294,6 @@ def _check_bounds(name: str, bounds: Any) -> tuple[Any, Any]:
 
 
 def _check_order(lower: Any, upper: Any) -> None:
-    """Raise unless bounds are real numbers, the lower ones less than the upper."""
     if lower.dtype.kind not in "iuf" or upper.dtype.kind not in "iuf":
         raise TypeError(f"Problem: `bounds` must be real numbers, got {lower.dtype} and {upper.dtype}")
     try:
@@ -333,7 +331,6 @@ CHECKS |= {"names": labels_of, "equations": labels_of, "x_scale": _check_scale, 
 
 
 def _check_jacobian(problem: Problem) -> None:
-    """Raise unless what is declared of J is of its kind, and fits together."""
     structure = problem.structure
     if isinstance(structure, str):
         if structure not in ("detect", "none"):

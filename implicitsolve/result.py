@@ -59,7 +59,6 @@ class Ending(Representation):
         return list_entries(self)
 
     def __repr__(self) -> str:
-        """How it ended, and what is known of it, in a line."""
         return f"<{type(self).__name__}: {', '.join(f'{name} {value}' for name, value in self._entries().items())}>"
 
     def __str__(self) -> str:

@@ -33,7 +33,6 @@ class Status(enum.IntEnum):
         return member
 
     def __str__(self) -> str:
-        """The name."""
         return self.name
 
     def __format__(self, spec: str) -> str:
@@ -150,11 +149,9 @@ class StatusArray(np.ndarray[Any, Any]):
         return getattr(ufunc, method)(*(_plain(part) for part in inputs), **options)
 
     def __str__(self) -> str:
-        """The names, in brackets."""
         return np.array2string(_plain(self), formatter={"int": _name})
 
     def __repr__(self) -> str:
-        """The names, as an array."""
         return f"array({np.array2string(_plain(self), formatter={'int': _name}, separator=', ', prefix='array(')})"
 
 

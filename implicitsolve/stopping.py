@@ -54,7 +54,6 @@ class LinearStop(ChecksKeywords):
         check_limit("LinearStop", "max_iterations", self.max_iterations)
 
     def __str__(self) -> str:
-        """Return the inequality."""
         return "||b - A x||_2 <= " + _bound(self.atol, self.rtol, "max(1e-06, 100 eps)", "||b||_2")
 
     def target(self, b_norm: HostArray, b: Array | None = None) -> HostArray:
@@ -165,7 +164,6 @@ class NonlinearStop(ChecksKeywords):
             check_choice("NonlinearStop", "norm", self.norm, ("max", "2"), "or a function")
 
     def __str__(self) -> str:
-        """Return the inequality."""
         norm = {"max": "max|F({})|", "2": "||F({})||_2"}.get(str(self.norm), "norm(F({}))")
         limits = (
             [f"error(x) <= {'sqrt(eps)' if self.xtol is None else format(self.xtol, 'g')}"] if self.judges_x else []

@@ -178,7 +178,6 @@ def continuation(
 
 
 def _start(x0: Any, start: Any, stop: Any) -> tuple[HostArray, float, float]:
-    """The guess in float64, and both ends."""
     for name, value in (("x0", x0), ("start", start), ("stop", stop)):
         if value is None:
             raise TypeError(f"continuation: `{name}` is needed, unless `previous` is given")
@@ -193,7 +192,6 @@ def _start(x0: Any, start: Any, stop: Any) -> tuple[HostArray, float, float]:
 
 
 def _interval(interval: Any, start: float, stop: float) -> tuple[float, float]:
-    """Where the parameter may be."""
     if interval is None:
         return min(start, stop), max(start, stop)
     try:

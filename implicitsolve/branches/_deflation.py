@@ -125,7 +125,6 @@ class _Search:
         return None
 
     def _confirm(self, z: HostArray) -> NonlinearResult | None:
-        """The result of `root` there, if it is a new solution."""
         result = root(self.problem, self.system.state(z), stop=NonlinearStop(atol=self.target, norm=self.stop.norm))
         found = np.append(result.x, 0.0)
         if not result.success or min(self._distances(found), default=np.inf) <= APART:
@@ -134,7 +133,6 @@ class _Search:
         return result
 
     def _distances(self, z: HostArray) -> list[float]:
-        """To the known solutions, in units of x."""
         return [self.system.metric.norm(np.append(z[:-1] - solution, 0.0)) for solution in self.roots]
 
     def _slope(self, z: HostArray) -> HostArray:

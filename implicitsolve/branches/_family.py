@@ -39,7 +39,6 @@ class Family:
         self.parameter = parameter
 
     def at(self, lam: float) -> Problem:
-        """The problem with this value."""
         if self.makes_problems:
             problem: Any = self.problem(lam)
             if not isinstance(problem, Problem):
@@ -63,7 +62,6 @@ class Family:
         return problem
 
     def _bound(self, function: Callable[..., Any], lam: float) -> Callable[..., Any]:
-        """A function of a problem with this value of the parameter."""
         name, function = self.parameter, function.function if isinstance(function, Parametrized) else function
         if name is None:
             return lambda *arguments: function(*arguments, lam)

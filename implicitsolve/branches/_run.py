@@ -72,7 +72,6 @@ class Run:
         return event
 
     def end(self, status: Status, reason: str) -> None:
-        """Note how the branch ends, unless it has ended."""
         if self.status == Status.RUNNING:
             self.status, self.reason = status, reason
 
@@ -107,7 +106,6 @@ class Run:
         self._note(point)
 
     def _solve(self, z: HostArray) -> NonlinearResult:
-        """The solution at the start by `root`."""
         system = self.path.system
         tally = system.tally
         left = None if tally.most is None else max(1, tally.most - tally.evaluations)
@@ -143,7 +141,6 @@ class Run:
         self.first, self.first_row = state["first"], state["first_row"]
 
     def follow(self) -> None:
-        """Step to the end of the branch."""
         while self.points and self.status == Status.RUNNING:
             if len(self.z) - self.known >= self.max_points:
                 self.end(Status.ITERATION_LIMIT, f"there are {len(self.z)} points")
@@ -282,7 +279,6 @@ class Run:
             self.end(Status.STOPPED_BY_MONITOR, "the monitor has ended the branch")
 
     def _state(self) -> dict[str, Any]:
-        """What `resume` needs."""
         metric = self.path.metric
         if len(self.points) < 2:
             return {}
@@ -302,7 +298,6 @@ class Run:
         }
 
     def branch(self, parameter: str) -> Branch:
-        """The whole branch."""
         system, count = self.path.system, len(self.z)
         z, norms = np.reshape(self.z, (count, system.size + 1)), np.reshape(self.norms, (count, 2))
         hint = HINTS.get(self.status, "") if count else self.status.hint
@@ -322,7 +317,6 @@ class Run:
 
 
 def _rms(z: HostArray) -> float:
-    """Root mean square of x."""
     size = float(np.max(np.abs(z[:-1])))
     return size * float(np.sqrt(np.mean((z[:-1] / size) ** 2))) if size > 0 else 0.0
 

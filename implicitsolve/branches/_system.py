@@ -57,11 +57,9 @@ class Metric:
         return a / self.units**2
 
     def inner(self, a: HostArray, b: HostArray) -> float:
-        """The inner product."""
         return float(self.covector(a) @ b)
 
     def norm(self, a: HostArray) -> float:
-        """The length."""
         with np.errstate(all="ignore"):
             return float(np.linalg.norm(a / self.units))
 
@@ -106,11 +104,9 @@ class ExtendedSystem:
         return z[: self.size].reshape(self.shape).copy()
 
     def parts(self, z: HostArray) -> tuple[HostArray, float]:
-        """X and lam."""
         return self.state(z), float(z[-1])
 
     def residual(self, z: HostArray) -> HostArray:
-        """F at z."""
         with np.errstate(all="ignore"):
             return self.evaluator(z).residual(z[None, :-1])[0]
 

@@ -205,7 +205,6 @@ def _newton(
     iter: int | None,
     residual: Residual,
 ) -> NewtonKrylov:
-    """The method that SciPy's keywords describe."""
     is_own = krylov is None
     return NewtonKrylov(
         krylov=krylov,

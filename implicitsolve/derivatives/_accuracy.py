@@ -122,7 +122,6 @@ class GivenSteps(DifferenceSteps):
         self.given = array_namespace(given).reshape(given, (given.shape[0], given.shape[1] // block_size, block_size))
 
     def follow(self, rows: Indices | slice, x: Array) -> None:
-        """Begin with the lengths themselves."""
         self.is_guess[rows], self.sign[rows], self.boost[rows] = False, 1.0, 1.0
 
     def lengths(self, rows: Indices | slice, x: Array) -> Array:

@@ -46,7 +46,6 @@ DIFFERENCES = 8  # relative residual of a default solve by differences, over the
 
 
 def check_problem(caller: str, problem: Any) -> None:
-    """Raise unless it is a Problem."""
     if not isinstance(problem, Problem):
         raise TypeError(f"{caller}: `problem` must be a Problem, got {type(problem).__name__}")
 
@@ -179,7 +178,6 @@ class Point:
         return BlockLU() if favors_direct else None, self._sparse()
 
     def _direct(self, method: Any, b: Array, unused: dict[str, Any], stop: LinearStop) -> LinearResult:
-        """Solve by the factors of a direct method."""
         for name, value in unused.items():
             if value is not None:
                 got = type(value).__name__

@@ -151,7 +151,6 @@ def _singular(case: Case) -> Cause:
 
 
 def _rounding(case: Case) -> Cause | None:
-    """A norm that stagnates at the level of rounding."""
     history, best = case.history, min(case.norm, *case.history.norms) if case.history.norms else case.norm
     recent = np.asarray(history.norms[-4:])
     ended = case.status is not Status.ITERATION_LIMIT  # a step after the last one reduced the norm no further
@@ -213,7 +212,6 @@ def _slowness(case: Case) -> Cause | None:
 
 
 def _limit(case: Case) -> Cause | None:
-    """Linear solves that end at their limit."""
     history = case.history
     reached, requested = history.part("linear_residual"), history.part("forcing")
     missed = (history.part("linear_status") == Status.ITERATION_LIMIT) & (reached > np.maximum(requested, POOR))
@@ -253,7 +251,6 @@ def _linear_convergence(case: Case) -> Cause | None:
 
 
 def _suspicion(case: Case) -> Cause | None:
-    """What looks suspicious in a system that has converged."""
     history, spent = case.history, case.history.part("krylov_iterations")
     if history.kind in ("krylov", "block"):
         last = history.part("step_length")[-4:]
@@ -285,10 +282,6 @@ def find_linear_cause(
     if status == Status.FORWARD_NOT_CONVERGED:
         what = "The linear system was solved, but x is not a solution, so this is not a derivative of the solution."
         return what, "Converge the forward solve first: explain() of its result describes why it failed."
-    if status == Status.INACCURATE:
-        what = "The linear system was solved, but J is not that of F: differences of F contradict it."
-        more = "for a J from differences `x_scale`, or `jvp` and `vjp`"
-        return what, f"implicitsolve.testing.check_derivatives, a wider structure; {more}."
     if status == Status.ITERATION_LIMIT:
         more = "LinearStop(max_iterations=...)" if norm <= CLOSE * target else "a larger `restart` of the method"
         return reached, f"`M`, a preconditioner, then {more}.{transposed}"

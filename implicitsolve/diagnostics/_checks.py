@@ -71,7 +71,6 @@ def _derivatives(system: System, notes: list[str]) -> Cause | None:
 
 
 def _bounds(system: System) -> Cause | None:
-    """The unknowns that lie on a bound."""
     box = system.evaluator.box
     if box is None:
         return None
@@ -195,7 +194,6 @@ def _kernel(system: System) -> str:
 
 
 def _radius(system: System) -> str:
-    """Whether fixed-point iterations converge near x."""
     try:
         radius = compute_spectrum(system).radius
     except NotFiniteError:

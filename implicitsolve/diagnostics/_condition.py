@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 import scipy.sparse.linalg
@@ -13,7 +14,6 @@ from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._system import DENSE, System
 from implicitsolve.kernels._norms import norm2
-from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem
 from implicitsolve.status import Status
 
@@ -95,18 +95,30 @@ def measure_condition(system: System) -> Condition:
     """`condition` of one prepared system."""
     if system.size <= DENSE:
         return _of_dense(system)
-    if system.factors is not None:
-        return _of_factors(system, system.factors)
-    if system.adjoint is None:
+    adjoint, factors, failed = system.adjoint, system.factors, list[int]()
+    if adjoint is None:
         raise TypeError(
             f"condition: the problem has {system.size} unknowns, and needs `vjp`, a `linearize` or `jac` with adjoint "
             f"products, or `structure`; without them there may be at most {DENSE}"
         )
-    return _of_products(system, system.adjoint)
+    if system.matrix is None or factors is None:
+        norm = _estimate_norm(system, system.J.matvec, adjoint.matvec)
+        solves = [partial(system.solve, A, failed=failed) for A in (system.J, adjoint)]
+    else:
+        norm = float(np.abs(system.matrix.to_sparse("csc")).sum(axis=0).max(initial=0.0))
+        solves = [factors.matvec, factors.rmatvec]
+    with np.errstate(all="ignore"):
+        error = float(norm2(solves[0](system.F))[0])
+        inverse_norm = _estimate_norm(system, *solves) if math.isfinite(error) else math.inf
+    if failed:
+        is_singular = bool({Status.SINGULAR, Status.BREAKDOWN} & set(failed))
+        inverse_norm = error = math.inf if is_singular else math.nan
+    elif not math.isfinite(error):
+        return Condition(math.inf if math.isfinite(norm) else math.nan, norm, math.inf, math.inf)
+    return Condition(norm * inverse_norm, norm, inverse_norm, error)
 
 
 def _of_dense(system: System) -> Condition:
-    """J written out."""
     J: HostArray = system.dense
     norm = float(np.abs(J).sum(axis=0).max(initial=0.0))
     if not math.isfinite(norm):
@@ -118,32 +130,6 @@ def _of_dense(system: System) -> Condition:
     with np.errstate(all="ignore"):
         inverse_norm = float(np.abs(inverse).sum(axis=0).max(initial=0.0))
         return Condition(norm * inverse_norm, norm, inverse_norm, float(np.linalg.norm(inverse @ to_host(system.F)[0])))
-
-
-def _of_factors(system: System, inverse: LinearOperator) -> Condition:
-    """J as a matrix, and its factors."""
-    J = system.matrix
-    norm = 0.0 if J is None else float(np.abs(J.to_sparse("csc")).sum(axis=0).max(initial=0.0))
-    error = float(norm2(system.step)[0])
-    if not math.isfinite(error):
-        return Condition(math.inf if math.isfinite(norm) else math.nan, norm, math.inf, math.inf)
-    with np.errstate(all="ignore"):
-        inverse_norm = _estimate_norm(system, inverse.matvec, inverse.rmatvec)
-    return Condition(norm * inverse_norm, norm, inverse_norm, error)
-
-
-def _of_products(system: System, adjoint: LinearOperator) -> Condition:
-    """J by its products, and its inverse by linear solves."""
-    failed: list[int] = []
-    norm = _estimate_norm(system, system.J.matvec, adjoint.matvec)
-    error = float(norm2(system.solve(system.J, system.F, failed))[0])
-    inverse_norm = _estimate_norm(
-        system, lambda b: system.solve(system.J, b, failed), lambda b: system.solve(adjoint, b, failed)
-    )
-    if failed:
-        is_singular = bool({Status.SINGULAR, Status.BREAKDOWN} & set(failed))
-        inverse_norm = error = math.inf if is_singular else math.nan
-    return Condition(norm * inverse_norm, norm, inverse_norm, error)
 
 
 def _estimate_norm(system: System, product: Callable[[Array], Array], adjoint: Callable[[Array], Array]) -> float:

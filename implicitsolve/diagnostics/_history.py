@@ -42,7 +42,6 @@ class History:
                 values.append(float(recorded[place]) if recorded.size else np.nan)
 
     def part(self, name: str) -> HostArray:
-        """One of the arrays."""
         return np.asarray(self.parts[name])
 
     @property
@@ -100,7 +99,6 @@ def read_histories(result: NonlinearResult, rows: Sequence[int]) -> list[History
 
 
 def _choose(attempts: dict[int, list[History]], first: float, final: float) -> History:
-    """The last attempt with the result's norm."""
     known = [attempt for each in attempts.values() for attempt in each]
     same = [attempt for attempt in known if final in attempt.norms]
     return (same or known or [History([first], [0])])[-1]
@@ -133,7 +131,6 @@ class Case:
 
     @property
     def reduction(self) -> float:
-        """The norm over the first one."""
         return self.norm / self.first if self.first > 0 else math.nan
 
     @property

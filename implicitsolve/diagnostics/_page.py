@@ -14,77 +14,70 @@ import numpy as np
 
 from implicitsolve._summary import Table
 from implicitsolve._typing import HostArray
-from implicitsolve.diagnostics._system import row_of, unwrap
-from implicitsolve.linearize._jacobian import jacobian
-from implicitsolve.operators import BlockBandedMatrix
-from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.diagnostics._system import unwrap
 from implicitsolve.result import NonlinearResult
 from implicitsolve.stopping import check_limit
 from implicitsolve.structure import BlockBanded, Detection, Grid, Sparse
 
 
 class Pattern(NamedTuple):
-    """A structure of so many unknowns, and the rows that are full beside it."""
+    """The square blocks of J that have entries, their size, and the rows that are full beside them."""
 
-    structure: BlockBanded | Sparse
-    unknowns: int
+    blocks: Sparse
+    size: int = 1
     full_rows: HostArray = np.zeros(0, dtype=np.intp)
 
-    def shares(self, most: int) -> HostArray:
-        """The share of entries in each of at most `most` cells along each side."""
-        if isinstance(self.structure, Sparse):
-            table = _count(self.structure.indices, self.structure.columns, self.unknowns, most)
-        else:
-            table = _count(*_band(self.structure, self.unknowns, most), most)
-        table[self.full_rows // _step(self.unknowns, most)] = 1.0
-        return table
+    @property
+    def unknowns(self) -> int:
+        return self.blocks.unknowns * self.size
 
     @property
     def entries(self) -> int:
-        """Number of entries."""
-        band = self.structure
-        if isinstance(band, Sparse):
-            return band.nnz + self.full_rows.size * self.unknowns
-        length = band.length(self.unknowns)
-        outside = sum(min(d, length) for side in (band.lower, band.upper) for d in range(1, side + 1))
-        return (length * band.width - (0 if band.periodic else outside)) * band.block_size**2
+        return self.blocks.nnz * self.size**2 + self.full_rows.size * self.unknowns
+
+    def shares(self, most: int) -> HostArray:
+        """The share of entries in each of at most `most` cells along each side; blocks are no larger than needed."""
+        length = self.blocks.unknowns
+        size = min(self.size, max(1, most // max(length, 1)))
+        step, inside = _step(length * size, most), np.arange(size)
+        cells = np.bincount(np.arange(length * size) // step)
+        rows, columns = (part[:, None].astype(np.int64) * size for part in (self.blocks.indices, self.blocks.columns))
+        places = ((rows + inside) // step * cells.size)[:, :, None] + ((columns + inside) // step)[:, None, :]
+        table = np.bincount(places.reshape(-1), minlength=cells.size**2).reshape(cells.size, cells.size)
+        table = table / np.outer(cells, cells)
+        table[self.full_rows // step] = 1.0
+        return table
 
 
 def pattern_of(caller: str, given: Any, unknowns: int | None = None) -> Pattern:
     """The pattern of a structure, of what a search has found, or of what a solve has used."""
     found: Any = unwrap(given)
-    found = found.sparse if isinstance(found, Grid) else found
     if isinstance(found, BlockBanded):
         if unknowns is None:
             raise TypeError(f"{caller}: a BlockBanded needs `unknowns`")
         check_limit(caller, "unknowns", unknowns)
-        return Pattern(found, unknowns)
+        length = found.length(unknowns)
+        columns = np.arange(length)[:, None] + np.arange(-found.lower, found.upper + 1)
+        rows, places = np.nonzero(found.periodic | (columns >= 0) & (columns < length))
+        return Pattern(Sparse((rows, columns[rows, places] % length), unknowns=length), found.block_size)
     if isinstance(found, NonlinearResult) and found.detection is None:
         raise ValueError(f"{caller}: the solve that led to this result looked for no sparsity of J")
     found = found.detection if isinstance(found, NonlinearResult) else found
     if isinstance(found, Detection) and found.structure is None:
         raise ValueError(f"{caller}: no sparsity was used, since {found.reason}")
-    sparse, *full = (found.structure, found.full_rows) if isinstance(found, Detection) else (found,)
+    sparse: Any = (
+        found.structure if isinstance(found, Detection) else found.sparse if isinstance(found, Grid) else found
+    )
     if not isinstance(sparse, Sparse):
         expected = f"{caller}: `structure` must be a BlockBanded, Sparse, Grid, Detection or a result"
         raise TypeError(f"{expected}, got {type(given).__name__}")
     sparse.check_size(sparse.unknowns if unknowns is None else unknowns)
-    return Pattern(sparse, sparse.unknowns, *full)
+    return Pattern(sparse, full_rows=found.full_rows) if isinstance(found, Detection) else Pattern(sparse)
 
 
 def shade(table: HostArray) -> HostArray:
     """How dark each cell is, up to 1: the fullest is the darkest, and one with a single entry can still be seen."""
     return np.where(table > 0, 0.4 + 0.6 * np.sqrt(table / (table.max(initial=0.0) or 1.0)), 0.0)
-
-
-def assemble(caller: str, problem: Any, x: Any, system: Any) -> Any:
-    """J of one system at x, as a SciPy sparse array."""
-    x = unwrap(x)
-    J = jacobian(problem, x.x if isinstance(x, NonlinearResult) else x)
-    row = row_of(caller, system, J.batch_shape)
-    if isinstance(J, SparseMatrix):
-        return J.to_sparse(system=row)
-    return (J.take(np.array([row])) if J.batch_shape else J).to_sparse("csr")
 
 
 def magnitudes(A: Any, most: int) -> HostArray:
@@ -98,23 +91,6 @@ def magnitudes(A: Any, most: int) -> HostArray:
 def _step(n: int, most: int) -> int:
     """Rows that share a cell."""
     return max(1, -(-n // most))
-
-
-def _count(rows: HostArray, columns: HostArray, n: int, most: int) -> HostArray:
-    step = _step(n, most)
-    size = np.bincount(np.arange(n) // step)
-    places = rows.astype(np.int64) // step * size.size + columns // step
-    return np.bincount(places, minlength=size.size**2).reshape(size.size, size.size) / np.outer(size, size)
-
-
-def _band(structure: BlockBanded, unknowns: int, most: int) -> tuple[HostArray, HostArray, int]:
-    """Rows and columns of the entries, in blocks no larger than the picture can show, and the number of rows."""
-    length = structure.length(unknowns)
-    size = min(structure.block_size, max(1, most // max(length, 1)))
-    ones = np.ones((length, structure.width, size, size), dtype=np.int8)
-    band = BlockBandedMatrix(ones, lower=structure.lower, upper=structure.upper, periodic=structure.periodic)
-    entries = band.to_sparse("csr").tocoo()
-    return entries.row, entries.col, length * size
 
 
 WIDTH, HEIGHT = 720, 340  # of a picture, in pixels
@@ -179,12 +155,10 @@ class Axes:
         self.parts: list[str] = []
 
     def x(self, value: float) -> float:
-        """Place of a value."""
         low, high = self.across
         return LEFT + (WIDTH - LEFT - RIGHT) * (value - low) / (high - low)
 
     def y(self, value: float) -> float:
-        """Place of a value."""
         low, high = self.up
         return TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low)
 
@@ -200,17 +174,14 @@ class Axes:
             self.parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{name}</text>')
 
     def line(self, xs: Sequence[float], ys: Sequence[float], kind: str, name: str, dash: str = "") -> None:
-        """A curve."""
         drawn = f'<polyline class="{kind}" points="{self._points(xs, ys)}" stroke-dasharray="{dash or "none"}">'
         self.parts.append(f"{drawn}<title>{escape(name)}</title></polyline>")
 
     def band(self, xs: Sequence[float], low: Sequence[float], high: Sequence[float]) -> None:
-        """The area between two curves."""
         points = self._points([*xs, *xs[::-1]], [*high, *low[::-1]])
         self.parts.append(f'<polygon class="band" points="{points}"/>')
 
     def dots(self, xs: Sequence[float], ys: Sequence[float], kinds: Sequence[str], names: Sequence[str]) -> None:
-        """Points."""
         for x, y, kind, name in zip(xs, ys, kinds, names):
             if math.isfinite(y):
                 place = f'cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="3.5"'

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from implicitsolve._summary import index_of
 from implicitsolve._typing import Array
 from implicitsolve.diagnostics._history import ENDED_WELL, read_histories, tabulate_norms
-from implicitsolve.diagnostics._page import assemble, magnitudes, pattern_of, shade
+from implicitsolve.diagnostics._page import magnitudes, pattern_of, shade
 from implicitsolve.diagnostics._spectrum import Spectrum, spectrum
-from implicitsolve.diagnostics._system import unwrap
+from implicitsolve.diagnostics._system import System, unwrap
 from implicitsolve.errors import required
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
@@ -70,9 +71,12 @@ def plot_convergence(
         if isinstance(result, Mapping) and "native" not in result
         else {"" if label is None else str(label): result}
     )
-    results = {str(name): _check(one) for name, one in given.items()}
+    results: dict[str, Any] = {str(name): unwrap(one) for name, one in given.items()}
     if not results:
         raise ValueError("plot_convergence: `result` must hold at least one result, got none")
+    for one in results.values():
+        if not isinstance(one, NonlinearResult):
+            raise TypeError(f"plot_convergence: `result` must be the result of `root`, got {type(one).__name__}")
     ax = _axes("plot_convergence", ax)
     drawn = sum(line.get_marker() in MARKERS for line in ax.get_lines())  # of earlier calls with the same axes
     for i, (name, one) in enumerate(results.items(), drawn):
@@ -232,14 +236,13 @@ def plot_jacobian(problem: Any, x: Array, *, system: int | tuple[int, ...] | Non
     >>> ax.get_title()
     'modulus of the entries of J: 1 to 2'
     """
-    J = assemble("plot_jacobian", problem, x, system)
-    table = magnitudes(J, CELLS)
+    one = System("plot_jacobian", problem, x, system)
+    table = magnitudes(scipy.sparse.coo_array(one.dense) if one.matrix is None else one.matrix.to_sparse("csc"), CELLS)
     ax = _matrix_axes("plot_jacobian", ax)
     shown = np.where((table > 0) & np.isfinite(table), table, np.nan)
     known = shown[~np.isnan(shown)]
     low, high = (float(known.min()), float(known.max())) if known.size else (1.0, 1.0)
-    n = J.shape[0]
-    options = {"norm": "log", "cmap": "viridis", "extent": (0, n, n, 0), "interpolation": "nearest"}
+    options = {"norm": "log", "cmap": "viridis", "extent": (0, one.size, one.size, 0), "interpolation": "nearest"}
     picture = ax.imshow(shown, clim=(low, max(high, low * (1 + 1e-12))), **options)
     ax.figure.colorbar(picture, ax=ax, shrink=0.8)
     ax.set_title(f"modulus of the entries of J: {low:.3g} to {high:.3g}")
@@ -247,7 +250,6 @@ def plot_jacobian(problem: Any, x: Array, *, system: int | tuple[int, ...] | Non
 
 
 def _matrix_axes(caller: str, ax: Any) -> Any:
-    """Axes with the labels of a matrix."""
     ax = _axes(caller, ax)
     for axis in (ax.xaxis, ax.yaxis):
         axis.get_major_locator().set_params(integer=True)
@@ -256,7 +258,6 @@ def _matrix_axes(caller: str, ax: Any) -> Any:
 
 
 def _axes(caller: str, ax: Any) -> Any:
-    """The given axes, or new ones."""
     if hasattr(ax, "get_xaxis"):
         return ax
     if ax is not None:
@@ -265,16 +266,7 @@ def _axes(caller: str, ax: Any) -> Any:
     return plt.subplots(layout="constrained")[1]
 
 
-def _check(result: Any) -> NonlinearResult:
-    """The native result of what `root` returned or raised."""
-    result = unwrap(result)
-    if not isinstance(result, NonlinearResult):
-        raise TypeError(f"plot_convergence: `result` must be the result of `root`, got {type(result).__name__}")
-    return result
-
-
 def _draw(ax: Any, result: NonlinearResult, name: str, against: str, color: str, marker: str) -> None:
-    """One result."""
     status = np.asarray(result.status).reshape(-1)
     chosen = np.unique(np.linspace(0, status.size - 1, min(status.size, LOOKED_AT)).astype(int))
     if not status.size:

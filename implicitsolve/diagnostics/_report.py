@@ -110,7 +110,6 @@ def report(result: Any, path: str | os.PathLike[str], *, problem: Any = None) ->
 
 
 def _head(result: Any) -> str:
-    """How many systems ended how, and the most important numbers."""
     codes, counts = np.unique(np.asarray(result.status), return_counts=True)
     chips = ""
     for code, n in zip(codes.tolist(), counts.tolist()):
@@ -266,7 +265,6 @@ def _spectrum(result: NonlinearResult, problem: Problem) -> str:
 
 
 def _work(result: Any) -> str:
-    """What the solve took."""
     rows: dict[str, Any] = {}
     if not isinstance(result, LinearResult):
         names = "calls of the residual", "products J v", "products with the adjoint", "linearizations"

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from implicitsolve._arrays.host import to_host
-from implicitsolve._arrays.namespace import array_namespace, eps
+from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._system import System
 from implicitsolve.kernels._norms import norm2
@@ -187,7 +186,6 @@ def contraction(
 
 
 def compute_spectrum(system: System, vectors: int | None = None, rng: np.random.Generator | None = None) -> Spectrum:
-    """`spectrum` of one prepared system."""
     rng = own_generator(system.caller, rng)
     H, is_whole = _arnoldi(lambda v: v - system.J.matvec(v), system, _columns(system, vectors), rng)
     values, Y = np.linalg.eig(H[:-1])
@@ -211,35 +209,30 @@ def _arnoldi(
 
     The library's own process, in `krylov`, leaves out what a linear solve does not need, and with it eigenvalues.
     """
-    shape = tuple(system.x.shape)
-    v = normal(rng, shape, system.x)
-    basis = [v / float(norm2(v)[0])]
-    H = np.zeros((columns + 1, columns), dtype=np.result_type(to_host(v[:, :0]).dtype, np.float64))
+    v = to_host(normal(rng, tuple(system.x.shape), system.x))
+    V = np.repeat(v / norm2(v), columns + 1, axis=0)
+    H = np.zeros((columns + 1, columns), dtype=np.result_type(v.dtype, np.float64))
     for j in range(columns):
-        w = product(basis[j])
+        w = to_host(product(from_host(V[j : j + 1], system.x)))
         size = float(norm2(w)[0])
         if not np.isfinite(size):
             raise NotFiniteError(f"{system.caller}: a product with J is not finite; choose another `x`")
-        H[: j + 1, j], w = _orthogonalize(basis, w)
+        H[: j + 1, j], w = _orthogonalize(V[: j + 1], w)
         length = float(norm2(w)[0])
         if j + 1 == system.size:
             return H, True
-        if length > NEW * eps(system.xp, v.dtype) * size:
+        if length > NEW * np.finfo(v.dtype).eps * size:
             H[j + 1, j] = length
         else:  # the space is invariant
-            _, w = _orthogonalize(basis, normal(rng, shape, system.x))
-            length = float(norm2(w)[0])
-        basis.append(w / length)
+            _, w = _orthogonalize(V[: j + 1], to_host(normal(rng, v.shape, system.x)))
+        V[j + 1] = w / norm2(w)
     return H, False
 
 
-def _orthogonalize(basis: list[Array], w: Array) -> tuple[HostArray, Array]:
-    """Parts of w along orthonormal vectors, and the rest: Gram and Schmidt, twice."""
-    xp = array_namespace(w)
-    V = xp.concat(basis, axis=0)
-    total = np.zeros(len(basis))
+def _orthogonalize(V: HostArray, w: HostArray) -> tuple[HostArray, HostArray]:
+    """Parts of w (1, N) along orthonormal rows, and the rest: Gram and Schmidt, twice."""
+    total: HostArray = np.zeros(1)
     for _ in range(2):
-        h = xp.matmul(xp.conj(V) if xp.isdtype(V.dtype, "complex floating") else V, w[0, :])
-        w = w - xp.matmul(h, V)[None, :]
-        total = total + to_host(h)
-    return total, w
+        h = w @ V.conj().T
+        w, total = w - h @ V, total + h
+    return total[0], w

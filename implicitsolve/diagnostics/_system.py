@@ -37,7 +37,6 @@ def unwrap(result: Any) -> Any:
 
 
 def row_of(caller: str, index: Any, batch_shape: tuple[int, ...]) -> int:
-    """Position in the flattened batch."""
     given = () if index is None else tuple(index) if isinstance(index, tuple | list) else (index,)
     if len(given) != len(batch_shape):
         expected = f"an index of {len(batch_shape)} numbers" if batch_shape else "None"
@@ -72,7 +71,6 @@ class System:
 
     @property
     def size(self) -> int:
-        """Unknowns, N."""
         return self.x.shape[1]
 
     @functools.cached_property
@@ -127,6 +125,5 @@ class System:
         return result.x
 
     def residual(self, x: Array) -> Array:
-        """F at another point."""
         with np.errstate(all="ignore"):
             return self.evaluator.residual(x)

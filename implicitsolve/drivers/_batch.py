@@ -222,7 +222,6 @@ class _Batch:
 
     @property
     def size(self) -> int:
-        """Number of systems."""
         return math.prod(self.batch_shape)
 
     def start(self, systems: Indices) -> Array | None:
@@ -233,7 +232,6 @@ class _Batch:
         return gather(array_namespace(self.x0).reshape(self.x0, (self.size, *event_shape)), systems)
 
     def chunk(self, systems: Indices, method: NonlinearMethod, stop: NonlinearStop) -> Chunk:
-        """Some of them as a chunk."""
         problem = self.problem
         if isinstance(problem, Problem):
             shape = self.batch_shape if self.x0 is None else tuple(self.x0.shape)
@@ -256,7 +254,6 @@ class _Batch:
         return Task(done, NonlinearResult(**parts, counts=previous.counts, steps=steps))
 
     def join(self, tasks: list[Task]) -> BatchResult:
-        """The results of all chunks as one."""
         solved = [task.result for task in tasks if task.result is not None]
         results = [self._without_result(task, solved) if task.result is None else task.result for task in tasks]
         whole = concatenate(results)
@@ -273,7 +270,6 @@ class _Batch:
         )
 
     def _without_result(self, task: Task, solved: list[NonlinearResult]) -> NonlinearResult:
-        """A result for systems that are lost or cancelled."""
         size, start = task.systems.size, self.start(task.systems)
         if start is None:
             if not solved:

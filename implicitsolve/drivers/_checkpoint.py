@@ -247,7 +247,6 @@ class _Legs:
         self.file = CheckpointFile(path, self.x0, settings)
 
     def run(self, monitor: Monitor) -> NonlinearResult:
-        """Resume, and continue until every system has ended."""
         record = self.file.read()
         if record is None:
             x = array_namespace(self.x0).asarray(self.x0, copy=True)

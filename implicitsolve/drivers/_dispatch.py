@@ -41,7 +41,6 @@ class Chunk:
     stop: NonlinearStop
 
     def solve(self) -> NonlinearResult:
-        """Solve them here."""
         problem: Any = self.problem if isinstance(self.problem, Problem) else self.problem(self.systems)
         if not isinstance(problem, Problem):
             raise TypeError(
@@ -276,5 +275,4 @@ class Dispatch:
 
 
 def _cpus() -> int:
-    """CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -140,7 +140,6 @@ class Newton:
         }
 
     def _advance(self, F: Callable[[Array], Array], state: State) -> State:
-        """One step."""
         x, unit = state["x"], float(jnp.finfo(state["x"].dtype).eps)
         J = jax.jacfwd(F)(x)
         factors = lu_factor(J)
@@ -195,11 +194,9 @@ class Newton:
         return is_exact & (self.stop.judges_x and not self.stop.judges_F)
 
     def _target(self, state: State, unit: float) -> Array:
-        """What max|F| has to fall to."""
         return jnp.maximum(self.stop.atol, self.stop.relative(unit) * state["start_measure"])
 
     def _holds(self, progress: Progress, state: State) -> Array:
-        """Whether the stopping rule holds."""
         norm, unit = state["norm"], float(jnp.finfo(state["x"].dtype).eps)
         held = jnp.isfinite(norm) & jnp.isfinite(state["x"]).all()
         if self.stop.judges_x:
@@ -211,7 +208,6 @@ class Newton:
 
 
 def falls(norm: Array, before: Array, length: Array) -> Array:
-    """Whether ||F|| has fallen enough."""
     return norm <= (1 - SUFFICIENT_DECREASE * length) * before
 
 

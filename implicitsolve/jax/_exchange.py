@@ -60,7 +60,6 @@ class HostSolve(ABC):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape of the batch."""
         return self.shape[:-1]
 
     def for_batch(self, size: int, axes: tuple[int | None, ...]) -> HostSolve:

@@ -66,7 +66,6 @@ BOUNDARIES = ("hs", "cs", "he", "ce", "h0", "c0")
 
 
 def _recurrence(adapter: Callable[..., Problem], weights: Any, options: Mapping[str, Any]) -> Recurrence:
-    """The equations of an adapter's problem."""
     return CELLS[adapter](weights, options.get("activation", "tanh"), options.get("offsets", ()))
 
 
@@ -264,7 +263,6 @@ class _Host:
     settings: Settings
 
     def problem(self, weights: Mapping[str, Any], sequences: Mapping[str, Any], lengths: Any) -> Problem:
-        """The problem of a batch."""
         given = dict(sequences)
         inputs = given.pop("inputs")
         extra = {"lengths": lengths} if inputs.ndim == 3 else {}
@@ -273,15 +271,12 @@ class _Host:
         return _problem(self.adapter, weights, inputs, extra | given | dict(self.options))
 
     def solve_root(self, weights: Any, sequences: Any, lengths: Any) -> tuple[Any, ...]:
-        """The states, and how the solve ended."""
         return self.settings.solve_root(self.problem(weights, sequences, lengths))
 
     def forward(self, weights: Any, sequences: Any, lengths: Any, x: Any, b: Any) -> tuple[Any, ...]:
-        """The solution v of J v = b."""
         return (self.settings.tangent(self.problem(weights, sequences, lengths), x, b),)
 
     def backward(self, weights: Any, sequences: Any, lengths: Any, x: Any, b: Any) -> tuple[Any, ...]:
-        """The solution of J^T v = b."""
         return (self.settings.adjoint(self.problem(weights, sequences, lengths), x, b),)
 
 

@@ -206,7 +206,6 @@ def prepare(
 
 
 def trace(equations: Equations, start: Any, parameters: list[Any]) -> Traced:
-    """Trace the residual."""
     closed: Any = jax.make_jaxpr(equations)(start, *parameters)
     count = len(parameters)
 
@@ -221,7 +220,6 @@ def trace(equations: Equations, start: Any, parameters: list[Any]) -> Traced:
 
 
 def is_parameter(leaf: Any) -> bool:
-    """Whether a leaf of the arguments is an array or a number."""
     return isinstance(leaf, NUMBERS) and not isinstance(leaf, bool)
 
 

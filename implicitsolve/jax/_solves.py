@@ -76,7 +76,6 @@ class Nonlinear(HostSolve):
         return outcome(self.shape, self.batch_shape, self.dtype)
 
     def run(self, ask: Ask, start: Any) -> tuple[Any, ...]:
-        """`implicitsolve.root`."""
         problem = Problem(
             lambda x: ask(VALUE, x),
             jvp=lambda x, v: ask(PUSH, x, v),
@@ -95,7 +94,6 @@ class Linear(HostSolve):
 
     @property
     def outcome(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        """The solution."""
         return (jax.ShapeDtypeStruct(self.shape, self.dtype),)
 
     def run(self, ask: Ask, start: Any) -> tuple[Any, ...]:

@@ -37,7 +37,6 @@ class MeshProblem(MeshFunctions):
     """
 
     def __repr__(self) -> str:
-        """Name, and the size of the whole."""
         return f"<MeshProblem {self.name} on {self.mesh.patch.shape}, {self.mesh.fields} fields>"
 
     def root(self, x0: Any, *, method: PETScSNES | None = None, stop: NonlinearStop | None = None) -> NonlinearResult:
@@ -115,7 +114,6 @@ class MeshProblem(MeshFunctions):
 
 
 def _solution(result: NonlinearResult | Any) -> HostArray:
-    """The solution at this rank's points."""
     return np.asarray(result.x if isinstance(result, NonlinearResult) else result)
 
 

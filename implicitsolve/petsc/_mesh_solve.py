@@ -74,7 +74,6 @@ class MeshFunctions:
         return self.mesh.difference_rows(with_halo, lambda y: self._call("residual", y))
 
     def _call(self, name: str, *arguments: Any) -> HostArray:
-        """What one of the functions returns at the own points."""
         return self._check(name, lambda: self._functions[name](self.mesh.patch, *arguments))
 
     def _check(self, name: str, function: Callable[[], Any]) -> HostArray:
@@ -124,7 +123,6 @@ class MeshSolve:
         self.steps: list[NewtonStep] = []
 
     def run(self, x0: Any) -> NonlinearResult:
-        """Solve, and measure F at the end."""
         mesh, library = self.mesh, petsc()
         library.garbage_cleanup(mesh.comm)
         x = mesh.da.createGlobalVec()
@@ -157,17 +155,14 @@ class MeshSolve:
         )
 
     def _function(self, snes: Any, x: Any, F: Any) -> None:
-        """Compute F(x)."""
         self.residuals += 1
         F.setArray(self.problem.residual(self._state(x)).reshape(-1))
 
     def _jacobian(self, snes: Any, x: Any, J: Any, P: Any) -> None:
-        """Compute J(x)."""
         fill(P, self.problem.rows(self._state(x)))
         self.linearizations += 1
 
     def _state(self, vec: Any) -> HostArray:
-        """A vector as an array of this rank's points."""
         return vec.getArray(readonly=True).copy().reshape(self.mesh.state_shape)
 
     def _measure(self, F: Any) -> float:
@@ -190,7 +185,6 @@ class MeshSolve:
         self.course.note(step, x.norm(), snes.getFunction()[0].norm())
 
     def _holds(self, measure: float) -> bool:
-        """Whether the stopping rule holds."""
         return self.course.holds(measure, np.asarray([self.target]), NOTHING, None)
 
     def _ending(self, snes: Any, measure: float, x: Any, F: Any) -> Status:

@@ -165,7 +165,6 @@ class PETScPreconditioner(Preconditioner):
         return {"pc_type": self.type, **self.options}
 
     def _check_type(self) -> None:
-        """Raise if this PETSc does not have that type."""
         if self.type == "hypre" and not petsc().Sys.hasExternalPackage("hypre"):
             raise BackendUnavailable("PETScPreconditioner: this PETSc was built without hypre: use type='gamg'")
 
@@ -240,7 +239,6 @@ class PETScInverse(FactoredInverse):
 
 
 def _each(solvers: Sequence[Solver], name: str, b: Array) -> Array:
-    """Solve for each system's right-hand side."""
     if not solvers:
         return b
     rows = np.reshape(b, (len(solvers), -1))

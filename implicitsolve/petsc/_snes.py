@@ -153,7 +153,6 @@ class Course:
         return is_stuck and bool(self.progress.may_settle(LIMITED))
 
     def settle(self) -> None:
-        """Note that F is rounding error."""
         self.progress.error = 2 * self.progress.direction + self.unit
 
     @property
@@ -177,7 +176,6 @@ class _Solve:
         self.course = Course(self.stop, eps(self.evaluator.xp, self.x.dtype))
 
     def run(self) -> Solution:
-        """Solve, and measure F at the end."""
         tally, solution = self.evaluator.tally, self.solution
         status = Status.ITERATION_LIMIT
         with suppress(LimitReached):
@@ -247,7 +245,6 @@ class _Solve:
         return reasons.ITERATING if self.ended is None else reasons.DIVERGED_LOCAL_MIN
 
     def _measure(self, x: Array, F: Array) -> float:
-        """Norm of F in the norm of the stopping rule; the best point is kept."""
         self.x, self.F = x, F
         truth, rows = self.context.truth, self.evaluator.rows
         norms = self.stop.measure(F, self.evaluator.event_shape) if truth is None else truth(x, rows)
@@ -257,7 +254,6 @@ class _Solve:
         return self.measured
 
     def _record(self, snes: Any, iteration: int, measure: float) -> None:
-        """Add a step to the trace and pass it to the monitor."""
         solution, context = self.solution, self.context
         step = step_of(
             snes, iteration, measure, solution.target, int(solution.krylov_iterations[0]), self.evaluator.tally.counts()

@@ -154,11 +154,9 @@ class Shell:
         self.dtype: DType = dtype
 
     def mult(self, mat: Any, v: Any, w: Any) -> None:
-        """W = J v."""
         w.setArray(self._product(self.operator.matvec, v.getArray(readonly=True)))
 
     def multTranspose(self, mat: Any, v: Any, w: Any) -> None:  # noqa: N802 (PETSc's name)
-        """W = J^T v, the conjugate of J^H conj(v)."""
         w.setArray(np.conj(self._product(self.operator.rmatvec, np.conj(v.getArray(readonly=True)))))
 
     def _product(self, product: Any, v: Any) -> Any:

@@ -220,7 +220,6 @@ def _independent(point: Point) -> Check:
 
 
 def _take(point: Point) -> Check:
-    """The problem of two systems, in the reverse order."""
     indices = np.unique([0, point.x.shape[0] - 1])[::-1].copy()
     part = point.evaluator.chosen(indices)
     with np.errstate(all="ignore"):
@@ -233,7 +232,6 @@ Build = Callable[[Mapping[str, Array]], Problem]
 
 
 def parameter_tests(point: Point, build: Build | None) -> tuple[list[Check], list[str]]:
-    """Checks of `parameter_jvp` and `parameter_vjp`, and what could not be checked."""
     problem = point.problem
     if problem.parameter_jvp is None and problem.parameter_vjp is None:
         return [], []
@@ -334,7 +332,6 @@ def _values(value: Any) -> Any:
 
 
 def _with_values(value: Any, values: Array) -> Any:
-    """A parameter with other numbers."""
     if scipy.sparse.issparse(value):
         other = value.copy()
         other.data = values

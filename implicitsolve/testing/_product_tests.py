@@ -79,12 +79,10 @@ class Point:
         self._known: list[tuple[Array, HostArray]] = []
 
     def residual(self, x: Array) -> Array:
-        """F, without warnings: differences may leave its domain."""
         with np.errstate(all="ignore"):
             return self.evaluator.residual(x)
 
     def random(self) -> Array:
-        """A vector for each system."""
         return self.evaluator.flatten(random_like(self.rng, self.evaluator.unflatten(self.xp.ones_like(self.x))))
 
     def _unit(self) -> Array:
@@ -158,7 +156,6 @@ class Point:
         return Check(name, passed, float(mismatch[worst]), float(allowed[worst]), hint)
 
     def reason(self, Jv: Array, D: Array, system: int) -> str:
-        """What is wrong with a product of one system."""
         product, exact = (to_host(part[system, ...]) for part in (Jv, D))
         if not np.isfinite(product).all():
             return f"it is not finite at {self.place(system, int(np.argmin(np.isfinite(product))))}"
@@ -294,7 +291,6 @@ def _operator(point: Point, problem: Problem) -> LinearOperator:
 
 
 def _whole(point: Point, name: str, problem: Problem) -> list[Check]:
-    """A function that returns J as an operator."""
     evaluator, checks = Evaluator(problem, point.evaluator.unflatten(point.x)), []
     if name == "linearize":
         F = evaluator.trial(point.x)[0]

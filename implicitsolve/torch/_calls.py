@@ -46,7 +46,6 @@ class Root(torch.autograd.Function):
 
     @staticmethod
     def forward(call: Any, x0: Tensor | None, *tensors: Tensor) -> Tensor:
-        """Solve."""
         with full_precision(tensors[0] if x0 is None else x0):
             x: Tensor = call.solve(x0, tensors)
         return x
@@ -60,7 +59,6 @@ class Root(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One adjoint solve for all gradients."""
         x, *tensors = ctx.saved_tensors
         with full_precision(x):
             gradients = partial(ctx.call.gradients, x=x, tensors=tensors, wanted=ctx.needs_input_grad[2:])
@@ -68,7 +66,6 @@ class Root(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _call: None, _x0: None, *tangents: Tensor | None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One tangent solve."""
         x, *tensors = ctx.saved_tensors
         with full_precision(x):
             return one_by_one(lambda *tangents: [ctx.call.tangent(x, tensors, tangents)], *tangents)[0]
@@ -104,7 +101,6 @@ class Call(ABC):
         """The residual at x, by operations of torch."""
 
     def solve(self, x0: Any, tensors: Tensors) -> Tensor:
-        """The root, from a start."""
         with on_device(x0):
             start = to_array(x0)
             problem = self.problem(start, tensors)
@@ -306,7 +302,6 @@ class TangentCall(Call):
         return TangentCall.of(BatchedCall.of(self.first, own), self.given), None, tensors
 
     def split(self, tensors: Tensors) -> tuple[Tensor, Tensors, Tensors]:
-        """x, theta and dtheta."""
         count = 1 + len(self.given)
         return tensors[0], tensors[1:count], tensors[count:]
 

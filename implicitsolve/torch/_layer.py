@@ -100,11 +100,9 @@ class LayerCall(Call):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the states."""
         return tuple(ims.adapters.initial_guess(self.layer_problem, "zeros").shape)
 
     def blank(self, kind: str) -> Tensor:
-        """The start of samples of which nothing is known."""
         return to_tensor(ims.adapters.initial_guess(self.layer_problem, "one-step" if kind == "default" else kind))
 
     def plain_gradients(
@@ -216,7 +214,6 @@ class ImplicitLayer(nn.Module):
 
     @property
     def caller(self) -> str:
-        """What messages begin with."""
         return type(self).__name__
 
     def reset_parameters(self, scale: float | None = None, generator: torch.Generator | None = None) -> None:
@@ -228,7 +225,6 @@ class ImplicitLayer(nn.Module):
             nn.init.uniform_(getattr(self, name), -scale, scale, generator=generator)
 
     def extra_repr(self) -> str:
-        """Shapes and settings."""
         shapes = [f"{name}={tuple(getattr(self, name).shape)}" for name in self.names]
         return ", ".join([*shapes, *(f"{name}={value!r}" for name, value in self.settings.items())])
 
@@ -265,7 +261,6 @@ class ImplicitLayer(nn.Module):
         return tensors
 
     def wrap(self, name: str, array: Any) -> Any:
-        """What the adapter takes for an array of a tensor's values."""
         return array
 
     def build(self, arrays: Mapping[str, Any], settings: Mapping[str, Any]) -> Problem:
@@ -284,7 +279,6 @@ class ImplicitLayer(nn.Module):
 
     @property
     def activation(self) -> str:
-        """The activation of the settings, by its name."""
         return self.settings.get("activation", "identity")
 
     @abstractmethod

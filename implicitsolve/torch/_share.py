@@ -125,7 +125,6 @@ class _Stream:
         self.stream = stream
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        """Version of the protocol, and the handle."""
         return 0, self.stream.cuda_stream
 
 

@@ -86,7 +86,6 @@ class _Stacked(nn.Module):
         """Nothing: for calls of the method of `torch.nn`'s layers."""
 
     def extra_repr(self) -> str:
-        """The arguments."""
         names = ("input_size", "hidden_size", "num_layers", "batch_first", "dropout", "bidirectional")
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 
@@ -114,7 +113,6 @@ class _Stacked(nn.Module):
         return (*outcome, results) if return_result else outcome
 
     def _given_values(self, hx: Any, x: Tensor) -> list[Tensor | None]:
-        """The initial states by part, checked."""
         if hx is None:
             return [None] * len(self.parts)
         values = [hx] if len(self.parts) == 1 else list(hx) if isinstance(hx, tuple | list) else []

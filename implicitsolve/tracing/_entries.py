@@ -90,7 +90,6 @@ class Selected(np.lib.mixins.NDArrayOperatorsMixin):
 
     @classmethod
     def of(cls, array: CallersArray, mask: Value) -> Selected:
-        """Entries of an array."""
         chosen = mask.reshape(mask.shape + (1,) * (array.ndim - mask.ndim))
         return cls(type(array)(jnp.where(chosen, array.value, jnp.ones((), array.dtype))), mask)
 

@@ -85,11 +85,9 @@ class TracedResidual(Representation):
         return np.asarray(self.residual(x)) if self._program is None else self._program.linearize(x, self.arrays())[0]
 
     def jvp(self, x: CallersArray, v: CallersArray) -> HostArray:
-        """J(x) v."""
         return self.program.jvp(self._as_state(x), self._as_state(v), self.arrays())[1]
 
     def vjp(self, x: CallersArray, w: CallersArray) -> HostArray:
-        """J(x)^H w."""
         _, *known = self.program.linearize(self._as_state(x), self.arrays())
         return self.program.back(known, self._as_state(w))
 
@@ -226,7 +224,6 @@ def trace_of(problem: Problem, x: CallersArray) -> TracedResidual:
 
 
 def _new(problem: Problem, x: CallersArray, parameters: Mapping[str, HostArray]) -> TracedResidual:
-    """Trace, and compare."""
     found = TracedResidual(problem.residual, problem.parameters, x, problem.batch_ndim)
     if not isinstance(x, np.ndarray) or x.dtype.char not in "fdFD":
         found.reason = f"x0 is not a NumPy array of 32 or 64-bit numbers but {type(x).__name__} of {x.dtype}"
@@ -251,7 +248,6 @@ def _new(problem: Problem, x: CallersArray, parameters: Mapping[str, HostArray])
 
 
 def _comparison(found: TracedResidual, problem: Problem) -> Comparison:
-    """What compares a trace with the problem's function."""
     arrays, bounds = found.arrays(), problem.bounds
     bounds = bounds and tuple(spread("bounds", side, found.shape) for side in bounds)
     return Comparison(found.residual, lambda x, v: found.program.jvp(x, v, arrays), bounds, problem.rejects)
