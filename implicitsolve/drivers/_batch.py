@@ -16,7 +16,7 @@ from implicitsolve._arrays.namespace import array_namespace, as_inexact
 from implicitsolve._record import Counts
 from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.drivers._dispatch import Chunk, Dispatch, Pool, Task
+from implicitsolve.drivers._dispatch import MUST_BE, Chunk, Dispatch, Pool, Task
 from implicitsolve.problem import Problem, chosen, own_start
 from implicitsolve.result import NonlinearResult, error_per_system, per_system, status_per_system
 from implicitsolve.solve import NonlinearMethod, check_settings, root
@@ -25,7 +25,8 @@ from implicitsolve.stopping import NonlinearStop, check_limit
 
 PER_WORKER = 4  # chunks: the last ones to end then leave workers idle for at most about a quarter of the time
 
-PER_SYSTEM = "status", "residual_norm", "initial_norm", "target", "iterations", "krylov_iterations"  # in results
+NORMS = "residual_norm", "initial_norm", "target", "error"
+PER_SYSTEM = "status", *NORMS[:-1], "iterations", "krylov_iterations"  # in results
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -204,10 +205,7 @@ class _Batch:
                 raise TypeError("solve_batch: `count` is for a `problem` that is a function of the systems")
             x0 = own_start("solve_batch", problem) if x0 is None else x0
         elif not callable(problem):
-            raise TypeError(
-                f"solve_batch: `problem` must be a Problem, or a function of systems that returns one, "
-                f"got {type(problem).__name__}"
-            )
+            raise TypeError(f"{MUST_BE}, got {type(problem).__name__}")
         elif (x0 is None) == (count is None):
             given = "neither" if x0 is None else "both"
             raise TypeError(f"solve_batch: a function as `problem` needs either `x0` or `count`, got {given}")
@@ -282,54 +280,39 @@ class _Batch:
 
 def concatenate(results: Sequence[NonlinearResult], batch_ndim: int = 1) -> NonlinearResult:
     """The results of several solves as that of one batch (B,), in their order; steps keep their numbers of systems."""
+    parts = [_flatten(result, batch_ndim) for result in results]
     xp = array_namespace(results[0].x)
-    event_shape = tuple(results[0].x.shape[batch_ndim:])
-    parts = [(result, (np.size(result.status), *event_shape)) for result in results]
-    numbers: dict[str, Any] = {
-        name: np.concatenate([np.ravel(getattr(result, name)) for result in results]) for name in PER_SYSTEM
+    joined: dict[str, Any] = {
+        name: (xp.concat if name in ("x", "fun") else np.concatenate)([part[name] for part in parts], axis=0)
+        for name in parts[0]
     }
-    errors = np.concatenate([_errors(result) for result in results])
-    return NonlinearResult(
-        x=xp.concat([xp.reshape(result.x, shape) for result, shape in parts], axis=0),
-        fun=xp.concat([xp.reshape(result.fun, shape) for result, shape in parts], axis=0),
-        **numbers,
-        error=errors,
-        counts=sum((result.counts for result in results), Counts()),
-        steps=tuple(step for result in results for step in result.steps),
-    )
+    counts = sum((result.counts for result in results), Counts())
+    return NonlinearResult(**joined, counts=counts, steps=tuple(step for result in results for step in result.steps))
 
 
 def select(result: NonlinearResult, rows: Indices, batch_shape: tuple[int, ...], batch_ndim: int = 1) -> dict[str, Any]:
     """What a result holds for each system, of some systems of the flattened batch, in another batch shape."""
-    xp, parts = array_namespace(result.x), dict[str, Any]()
-    for name in ("x", "fun"):
-        whole = getattr(result, name)
-        event_shape = tuple(whole.shape[batch_ndim:])
-        flat = xp.reshape(whole, (np.size(result.status), *event_shape))
-        parts[name] = xp.reshape(gather(flat, rows), batch_shape + event_shape)
-    for name in PER_SYSTEM:
-        parts[name] = per_system(np.ravel(getattr(result, name))[rows], batch_shape)
-    status = status_per_system(np.ravel(result.status)[rows], batch_shape)
-    return parts | {"status": status, "error": error_per_system(_errors(result)[rows], batch_shape)}
+    xp, flat = array_namespace(result.x), _flatten(result, batch_ndim)
+    arrays = {name: gather(flat.pop(name), rows) for name in ("x", "fun")}
+    parts: dict[str, Any] = {name: xp.reshape(x, batch_shape + tuple(x.shape[1:])) for name, x in arrays.items()}
+    shaped = dict.fromkeys(flat, per_system) | {"status": status_per_system, "error": error_per_system}
+    return parts | {name: shaped[name](values[rows], batch_shape) for name, values in flat.items()}
 
 
-def _errors(result: NonlinearResult) -> HostArray:
-    """The estimated errors of the flattened batch; NaN where they are not known."""
-    return np.ravel(np.full(np.shape(result.status), np.nan) if result.error is None else result.error)
+def _flatten(result: NonlinearResult, batch_ndim: int) -> dict[str, Any]:
+    """What a result holds for each system of the flattened batch; errors that are not known are NaN."""
+    arrays = {"x": result.x, "fun": result.fun}
+    found: dict[str, Any] = {
+        name: array_namespace(x).reshape(x, (np.size(result.status), *x.shape[batch_ndim:]))
+        for name, x in arrays.items()
+    }
+    errors = np.full(np.shape(result.status), np.nan) if result.error is None else result.error
+    return found | {name: np.ravel(getattr(result, name)) for name in PER_SYSTEM} | {"error": np.ravel(errors)}
 
 
 def unknown(x: Array, status: HostArray) -> NonlinearResult:
     """A result of systems (B,) of which nothing but x is known."""
-    norm, none = np.full(status.size, np.nan), np.zeros(status.size, dtype=int)
-    return NonlinearResult(
-        x=cast("HostArray", x),
-        fun=array_namespace(x).zeros_like(x) + np.nan,
-        status=status,
-        residual_norm=norm,
-        initial_norm=norm.copy(),
-        target=norm.copy(),
-        error=norm.copy(),
-        iterations=none,
-        krylov_iterations=none.copy(),
-        counts=Counts(),
-    )
+    numbers: dict[str, Any] = {name: np.full(status.size, np.nan) for name in NORMS}
+    numbers |= {name: np.zeros(status.size, dtype=int) for name in ("iterations", "krylov_iterations")}
+    F: Any = array_namespace(x).zeros_like(x) + np.nan
+    return NonlinearResult(x=cast("HostArray", x), fun=F, status=status, **numbers, counts=Counts())

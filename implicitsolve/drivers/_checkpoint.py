@@ -63,7 +63,11 @@ class CheckpointFile:
         if not self.path.exists():
             return None
         record, settings = files.load(self.path, FORMAT, self._record)
-        self._compare(self.path, settings)
+        names = dict.fromkeys([*self.settings, *settings])
+        pairs = [(name, settings.get(name), self.settings.get(name)) for name in names]
+        wrong = [f"`{name}` was {old} and is {new}" for name, old, new in pairs if old != new]
+        if wrong:
+            raise self.error(f"a different solve: {'; '.join(wrong)}")
         return record
 
     def _record(self, parts: dict[str, Any]) -> tuple[Record, dict[str, str]]:
@@ -71,16 +75,10 @@ class CheckpointFile:
         ends |= {name: from_host(ends[name], self.like) for name in ("x", "fun")}
         return Record(NonlinearResult(**ends | {"counts": Counts(**ends["counts"])}), **parts), settings
 
-    def _compare(self, path: Path, settings: Mapping[str, str]) -> None:
-        """Raise unless the settings are those of the file."""
-        names = dict.fromkeys([*self.settings, *settings])
-        pairs = [(name, settings.get(name), self.settings.get(name)) for name in names]
-        wrong = [f"`{name}` was {old} and is {new}" for name, old, new in pairs if old != new]
-        if wrong:
-            raise ValueError(
-                f"checkpointed: the file {str(path)!r} is from a different solve: {'; '.join(wrong)}. "
-                "Delete it to start over, or give another `path`"
-            )
+    def error(self, what: str) -> ValueError:
+        """The error for a file that is from something else."""
+        advice = "Delete it to start over, or give another `path`"
+        return ValueError(f"checkpointed: the file {str(self.path)!r} is from {what}. {advice}")
 
 
 def digest(x: Any) -> str:
@@ -306,11 +304,8 @@ class _Legs:
             change, noise = norm_max(F - kept), norm_max(nearby - F)
             wrong = np.flatnonzero(change > SAME * norm_max(kept) + NOISE * noise)  # False if not finite
         if wrong.size:
-            raise ValueError(
-                f"checkpointed: the file {str(self.file.path)!r} is from a different problem: max|F(x)| was "
-                f"{norm_max(kept)[wrong[0]]:.6g} and is {norm_max(F)[wrong[0]]:.6g}. "
-                "Delete it to start over, or give another `path`"
-            )
+            was, now = (f"{norm_max(part)[wrong[0]]:.6g}" for part in (kept, F))
+            raise self.file.error(f"a different problem: max|F(x)| was {was} and is {now}")
         if callable(self.stop.norm):
             self._compare_norms(record.ends, F, evaluator.residual(evaluator.flatten(self.x0)))
         record.ends = replace(ends, counts=ends.counts + evaluator.tally.counts())
@@ -323,10 +318,8 @@ class _Legs:
             now = self.stop.measure(value / from_host(scale, value), self.event_shape)
             wrong = np.flatnonzero(abs(now - kept) > SAME * kept)
             if wrong.size:
-                raise ValueError(
-                    f"checkpointed: the file {str(self.file.path)!r} is from another `norm`: that of F({where}) was "
-                    f"{kept[wrong[0]]:.6g} and is {now[wrong[0]]:.6g}. Delete it to start over, or give another `path`"
-                )
+                changed = f"was {kept[wrong[0]]:.6g} and is {now[wrong[0]]:.6g}"
+                raise self.file.error(f"another `norm`: that of F({where}) {changed}")
 
     def _text_of(self, record: Record, rows: Indices, seen: int, monitor: Monitor) -> Monitor:
         """The caller's monitor, for a leg whose first `seen` steps it has been called with."""

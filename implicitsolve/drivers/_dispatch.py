@@ -24,6 +24,7 @@ from implicitsolve.stopping import NonlinearStop, check_limit
 
 POLL = 0.1  # seconds between two looks at `cancel`, as documented there
 UNPICKLABLE = pickle.PicklingError, AttributeError, TypeError  # what pickle raises, depending on the object
+MUST_BE = "solve_batch: `problem` must be a Problem, or a function of systems that returns one"
 WHAT_TO_DO = (
     "Define functions at the top level of a module, as methods of a class defined there, or as functools.partial of "
     "these, not as lambdas or inside other functions; or use an executor of threads."
@@ -43,10 +44,7 @@ class Chunk:
     def solve(self) -> NonlinearResult:
         problem: Any = self.problem if isinstance(self.problem, Problem) else self.problem(self.systems)
         if not isinstance(problem, Problem):
-            raise TypeError(
-                f"solve_batch: `problem` must be a Problem, or a function of systems that returns one, but it returned "
-                f"{type(problem).__name__}"
-            )
+            raise TypeError(f"{MUST_BE}, but it returned {type(problem).__name__}")
         if problem.batch_ndim != 1:
             raise ValueError(f"solve_batch: a chunk's problem must have batch_ndim=1, got {problem.batch_ndim}")
         result = root(problem, self.x0, method=self.method, stop=self.stop)

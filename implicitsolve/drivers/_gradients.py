@@ -246,19 +246,10 @@ class _Refilled(KrylovMethod):
     monitor: Monitor
 
     def solve(
-        self,
-        A: LinearOperator,
-        b: Array,
-        *,
-        target: HostArray,
-        max_iterations: int,
-        M: Any = None,
-        x0: Array | None = None,
-        confirm: bool = True,
-        polish: bool = False,
+        self, A: LinearOperator, b: Array, *, target: HostArray, max_iterations: int, M: Any = None, **options: Any
     ) -> KrylovOutcome:
         """Solve on arrays (B, N); see `KrylovMethod`."""
-        x, norms = array_namespace(b).zeros_like(b), np.zeros(target.size)
+        x, norms, x0 = array_namespace(b).zeros_like(b), np.zeros(target.size), options.pop("x0", None)
         status, iterations = np.full(target.size, int(Status.CONVERGED)), np.zeros(target.size, dtype=int)
         rows = np.flatnonzero(np.isfinite(target))  # of others nothing is asked
         start = (b if M is None else M.matvec(b)) if x0 is None else x0  # not zero, where a product would give b again
@@ -272,8 +263,8 @@ class _Refilled(KrylovMethod):
         norms[rows], status[rows], iterations[rows] = found.residual_norm, found.status, 1 + found.iterations
         if (bad := np.flatnonzero(status != Status.CONVERGED)).size:
             right, part = gather(b, bad), None if M is None else M.take(bad)
-            options = {"target": target[bad], "M": part, "confirm": confirm, "polish": polish}
-            other = long_krylov(right).solve(A.take(bad), right, max_iterations=max_iterations, **options)  # type: ignore[arg-type]
+            options |= {"target": target[bad], "M": part, "max_iterations": max_iterations}
+            other = long_krylov(right).solve(A.take(bad), right, **options)
             scatter(x, bad, other.x)
             norms[bad], status[bad], iterations[bad] = other.residual_norm, other.status, other.iterations
         return KrylovOutcome(x, norms, status, iterations)
