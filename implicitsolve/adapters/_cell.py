@@ -15,7 +15,8 @@ from implicitsolve._arrays.namespace import array_namespace, is_cupy_array
 from implicitsolve._typing import Array, Arrays
 from implicitsolve.adapters._common import ByFields, DType
 from implicitsolve.adapters._rows import InputWeights, Run, affine_gradients, contiguous, join_sides, split
-from implicitsolve.adapters.kernels._gates import Distances, Factors
+from implicitsolve.adapters.kernels._formulas import Factors
+from implicitsolve.adapters.kernels._gates import Distances
 
 
 class Cotangents(NamedTuple):
@@ -100,15 +101,15 @@ class Cell(ByFields, ABC):
             return xp.matmul(states, weights)
         return xp.reshape(xp.matmul(xp.reshape(states, (-1, states.shape[-1])), weights), shape)
 
-    def each_times(self, states: Arrays, weights: Array, merged: Callable[[], Array]) -> list[Array]:
+    def each_times(self, states: Arrays, weights: Array, merged: Callable[[], Array]) -> tuple[Array, ...]:
         """Each of the states times its own of the weights (m, k, k), which are side by side in ``merged()`` (k, m k).
 
         Where all states are one array, a GPU takes them in one product, whose parts are views.
         """
         first, m = states[0], len(states)
         if m > 1 and is_cupy_array(first) and all(state is first for state in states[1:]):
-            return split(self.times(first, merged()), m)
-        return [self.times(h, weights[j, ...]) for j, h in enumerate(states)]
+            return tuple(split(self.times(first, merged()), m))
+        return tuple([self.times(h, weights[j, ...]) for j, h in enumerate(states)])
 
     def product_sum(self, stack: Array, weights: Array) -> Array:
         """Sum of the products of the matrices of a stack (c, ..., k) with weights (c, k, k), in one product."""
@@ -125,7 +126,7 @@ class Cell(ByFields, ABC):
         """The part of a state that weights multiply."""
         return state
 
-    def products(self, states: Arrays, extra: Array | None = None) -> list[Array]:
+    def products(self, states: Arrays, extra: Array | None = None) -> tuple[Array, ...]:
         """Each neighbour's state times its weights, plus its part of `extra` where there is one."""
         hidden = {id(state): self.hidden(state) for state in states}  # one view of one array
         found = self.each_times([hidden[id(state)] for state in states], self.by_columns, lambda: self.wide_weights)
@@ -336,6 +337,6 @@ class GatedCell(AffineCell):
             return sums.neighbours
         return self.mixer.share(self._to_states(sums), *sums.mixture, self.split(factors)[0])
 
-    def _to_states(self, sums: Cotangents) -> list[Array]:
+    def _to_states(self, sums: Cotangents) -> tuple[Array, ...]:
         """The products U_j^T times the cotangents of the switch's arguments."""
-        return [self.times(sums.arguments[j], self.Us[j, ...]) for j in range(len(self.offsets))]
+        return tuple([self.times(sums.arguments[j], self.Us[j, ...]) for j in range(len(self.offsets))])

@@ -279,7 +279,7 @@ class RNNCell(Cell):
 
     def to_neighbours(self, factors: Array, sums: Cotangents) -> tuple[Array, ...]:
         (sum_,) = sums.arguments
-        return tuple(self.each_times([sum_] * len(self.offsets), self.weights, lambda: self.joined_weights))
+        return self.each_times([sum_] * len(self.offsets), self.weights, lambda: self.joined_weights)
 
     def states(self, neighbours: Arrays, factors: Array) -> list[Array]:
         return list(neighbours)

@@ -1,6 +1,6 @@
 """The kernels of recurrent layers, declared here for whatever backend implements them; see `implicitsolve.kernels`.
 
-`mixture`, `gru`, `lstm` and `rnn` select classes with the elementwise work around the matrix products, function by
+`mixture`, `gru`, `lstm` and `rnn` select objects with the elementwise work around the matrix products, function by
 function, and `rnn` a whole recurrence; see their references. They are selected by `size`, the numbers in a row, and
 `mixture` also by `neighbours`, the number of states that it mixes.
 `gru_recurrence` and `affine_recurrence` are whole recurrences, and `recurrence` runs any step along a `Plan`.
@@ -47,10 +47,10 @@ def _compose(weights: Array) -> None:
     """No function runs as a whole."""
 
 
-mixture: Kernel = Kernel("mixture", _gates.Mixture, {"numba": _long_rows}, "gates")
-gru: Kernel = Kernel("gru", _gates.GRU, {"numba": _long_rows}, "gates")
-lstm: Kernel = Kernel("lstm", _gates.LSTM, {"numba": _long_rows}, "gates")
-rnn: Kernel = Kernel("rnn", _recurrence.RNN, {"numba": _long_rows}, "gates_rnn")
+mixture: Kernel = Kernel("mixture", _gates.Mixture(), {"numba": _long_rows}, "gates")
+gru: Kernel = Kernel("gru", _gates.GRU(), {"numba": _long_rows}, "gates")
+lstm: Kernel = Kernel("lstm", _gates.LSTM(), {"numba": _long_rows}, "gates")
+rnn: Kernel = Kernel("rnn", _recurrence.RNN(), {"numba": _long_rows}, "gates_rnn")
 gru_cell: Kernel = Kernel("gru_cell", _compose)
 gru_recurrence: Kernel = Kernel("gru_recurrence", _recurrence.gru_recurrence, module="recurrence")
 affine_recurrence: Kernel = Kernel("affine_recurrence", _recurrence.affine_recurrence, module="recurrence")

@@ -11,7 +11,8 @@ import numpy as np
 from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, Arrays, Indices
-from implicitsolve.adapters.kernels._gates import GRU, Distances, Factors, gate, near, total
+from implicitsolve.adapters.kernels._formulas import Factors, Formula, Number, OnArrays, functions_of
+from implicitsolve.adapters.kernels._gates import GRU, Distances, near, total
 
 Lags: TypeAlias = tuple[int, ...]
 Given: TypeAlias = Array | None
@@ -154,10 +155,62 @@ def clear_rows(x: Array, empty: Array) -> Array:
 
 
 class Activation(NamedTuple):
-    """A function of each number, and its derivative by the function's value."""
+    """A function of each number, and its derivative by the function's value, as formulas have them."""
 
-    value: Callable[[Array], Array]
-    slope: Callable[[Array], Array]
+    of: Callable[[Any, Number], Number]
+    slope_of: Callable[[Any, Number], Number]
+
+    def value(self, a: Array) -> Array:
+        return self.of(functions_of(a), a)
+
+    def slope(self, h: Array) -> Array:
+        return self.slope_of(functions_of(h), h)
+
+
+ACTIVATIONS = {
+    "tanh": Activation(lambda f, a: f.tanh(a), lambda f, h: 1.0 - h * h),
+    "logistic": Activation(lambda f, a: f.gate(-a), lambda f, h: h - h * h),
+    "relu": Activation(lambda f, a: f.where(a < 0.0, 0.0, a), lambda f, h: f.where(h > 0.0, f.one(h), 0.0)),
+    "identity": Activation(lambda f, a: a, lambda f, h: f.one(h)),
+}
+
+
+def _layer(name: str) -> Formula:
+    """h for products and x; its slope."""
+    phi = ACTIVATIONS[name]
+
+    def value(f: Any, products: Sequence[Number], x: Number) -> tuple[Any, ...]:
+        h = phi.of(f, sum(products[1:], products[0] + x))
+        return h, lambda: [phi.slope_of(f, h)]
+
+    value.__name__ = f"layer_{name}"
+    return value
+
+
+def _step(name: str) -> Formula:
+    """The result of one step, and what later steps get, for the sum y of the products and two arguments."""
+    phi = ACTIVATIONS[name]
+
+    def step(f: Any, y: Number, x: Number, unused: Number) -> tuple[Any, ...]:
+        h = phi.of(f, y + x)
+        return h, h
+
+    step.__name__ = f"step_{name}"
+    return step
+
+
+def push(f: Any, y: Number, x: Number, factor: Number) -> tuple[Any, ...]:
+    h = f.fma(factor, y, x)
+    return h, h
+
+
+def pull(f: Any, y: Number, x: Number, factor: Number) -> tuple[Any, ...]:
+    h = y + x
+    return h, factor * h
+
+
+LAYERS = {name: _layer(name) for name in ACTIVATIONS}
+RULES = {name: _step(name) for name in ACTIVATIONS} | {"push": push, "pull": pull}
 
 
 class RNN:
@@ -172,44 +225,35 @@ class RNN:
 
     takes_sequences: ClassVar[bool] = False
 
-    @staticmethod
+    def __init__(self, work: Any = OnArrays) -> None:
+        self.work = work
+
     def value(
-        activation: str, products: Arrays, x: Array, factors: Factors = None, distances: Distances = None
+        self, activation: str, products: Arrays, x: Array, factors: Factors = None, distances: Distances = None
     ) -> Array:
         """Return h for the name of phi."""
-        phi, a = ACTIVATIONS[activation], total(near(products, distances, x.shape[-2]))
-        a += x
-        h = phi.value(a)
-        if factors is not None:
-            factors[0, ...] = phi.slope(h)
-        return h
+        products = near(products, distances, x.shape[-2])
+        return self.work.fill(LAYERS[activation], products[:1], (products, x), factors)[0]
 
-    @staticmethod
-    def push(products: Arrays, factors: Array, distances: Distances = None) -> Array:
+    def push(self, products: Arrays, factors: Array, distances: Distances = None) -> Array:
         """Return dh for the products of the dh_j."""
         dh = total(near(products, distances, factors.shape[-2]))
         dh *= factors[0, ...]
         return dh
 
-    @staticmethod
-    def gather(products: Arrays, distances: Sequence[int], length: int) -> Array:
+    def gather(self, products: Arrays, distances: Sequence[int], length: int) -> Array:
         """Return the sum of the products with the adjoints that each of the neighbours gets, (B, length, k)."""
         return total(near(products, [-distance for distance in distances], length))
 
-    @staticmethod
-    def run(rule: str, weights: Array, x: Arrays, begin: Array, lags: Lags, plan: Plan, given: Given = None) -> Array:
+    def run(
+        self, rule: str, weights: Array, x: Arrays, begin: Array, lags: Lags, plan: Plan, given: Given = None
+    ) -> Array:
         """Return the h_t (plan.rows, k) of all runs; x is (x,) or (x, f); see `recurrence` for the rest."""
 
         def step(x: Arrays, states: Arrays) -> tuple[Array, Array]:
             y = total([array_namespace(h).matmul(h, weights[j, ...]) for j, h in enumerate(states)])
-            if rule == "pull":
-                y += x[0]
-                return y, x[1] * y
-            if rule == "push":
-                y *= x[1]
-            y += x[0]
-            h = y if rule == "push" else ACTIVATIONS[rule].value(y)
-            return h, h
+            h, state = RULES[rule](functions_of(y), y, x[0], x[-1])
+            return h, state
 
         return recurrence(step, x, begin, lags, plan, given)
 
@@ -234,41 +278,30 @@ def gru_recurrence(
     lags : tuple of int
         One.
     """  # noqa: D400
-    xp = array_namespace(U)
+    xp, gru = array_namespace(U), GRU()
 
     def along(states: Array, weights: Array) -> Array:
         return xp.matmul(states, xp.matrix_transpose(weights))
 
     def value(x: Arrays, states: Arrays) -> tuple[Array, Array]:
         own, (hhat,) = x[0][-3:, ...], states
-        keep, reset = GRU.reset(along(hhat, gates), own[:2, ...], hhat)
-        h = GRU.blend(along(reset, U), own[2, ...], keep, hhat)
+        keep, reset = gru.reset(along(hhat, gates), own[:2, ...], hhat)
+        h = gru.blend(along(reset, U), own[2, ...], keep, hhat)
         return h, h
 
     def push(x: Arrays, states: Arrays) -> tuple[Array, Array]:
         factors, (dhhat,) = x[1][-5:, ...], states
         y = along(dhhat, gates)
-        h = GRU.push_blend(along(GRU.push_reset(y, dhhat, factors), U), y, dhhat, factors)
+        h = gru.push_blend(along(gru.push_reset(y, dhhat, factors), U), y, dhhat, factors)
         h += x[0]
         return h, h
 
     def pull(x: Arrays, states: Arrays) -> tuple[Array, Array]:
         factors, w = x[1][-5:, ...], x[0] + states[0]
-        hhat, sums = GRU.pull_reset(xp.matmul(GRU.pull_blend(w, factors), U), w, factors)
+        hhat, sums = gru.pull_reset(xp.matmul(gru.pull_blend(w, factors), U), w, factors)
         return w, hhat + xp.sum(xp.matmul(sums, gates), axis=0)
 
     return recurrence({"value": value, "push": push, "pull": pull}[rule], x, begin, lags, plan, given)
-
-
-ACTIVATIONS = {
-    "tanh": Activation(lambda a: array_namespace(a).tanh(a), lambda h: 1.0 - h * h),
-    "logistic": Activation(lambda a: gate(-a), lambda h: h - h * h),
-    "relu": Activation(
-        lambda a: array_namespace(a).maximum(a, array_namespace(a).zeros_like(a)),
-        lambda h: array_namespace(h).astype(h > 0.0, h.dtype),
-    ),
-    "identity": Activation(lambda a: a, lambda h: array_namespace(h).ones_like(h)),
-}
 
 
 def check_activation(caller: str, activation: object) -> None:

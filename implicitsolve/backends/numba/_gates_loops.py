@@ -172,16 +172,16 @@ BODIES: dict[str, Any] = {}  # functions of one number, by name
 
 
 class Loop:
-    """``loop(results, arguments)`` writes the values of the body that it decorates at the entries of the arguments.
+    """``loop(results, arguments)`` writes the values of a body at the entries of the arguments.
 
     In both tuples stand matrices (n, k), stacks of matrices (any, n, k), or tuples of matrices, all float64 or all
     float32; only contiguous rows are fast. The body gets a `Number` for a matrix, something to index for a stack, and a
-    list for a tuple; it returns a tuple of the same for the results, with lists for stacks. If there are fewer results,
-    the rest of what it returns is not computed. Compiled when it is first called.
+    list for a tuple; it returns as many for the results, or more, with lists for stacks. Compiled when it is first
+    called; on disk the code is found by `name`.
     """
 
-    def __init__(self, body):
-        self.name = f"{body.__module__}.{body.__name__}"
+    def __init__(self, body, name):
+        self.name = name
         self.compiled = {}
         BODIES[self.name] = body
 
@@ -254,8 +254,9 @@ class Matrix:
             offset = builder.add(builder.mul(self.strides[0], offset.type(i)), offset)
         return builder.bitcast(builder.gep(self.row, [offset]), self.kind.as_pointer())
 
-    def __getitem__(self, i):
-        """The entry in matrix i of a stack."""
+    def __getitem__(self, place):
+        """The entry in matrix i of a stack, indexed by ``[i, ...]`` as an array is."""
+        i, _ = place
         return Number(self.builder, self.builder.load(self._pointer(i), align=self.bytes))
 
     def __setitem__(self, i, number):
@@ -277,7 +278,7 @@ def _read(operand):
     """What is passed to a body for an operand."""
     if isinstance(operand, list):
         return [_read(part) for part in operand]
-    return operand if operand.is_stack else operand[0]
+    return operand if operand.is_stack else operand[0, ...]
 
 
 def _written(operand, numbers):

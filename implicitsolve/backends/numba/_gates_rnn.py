@@ -10,7 +10,8 @@ import numpy as np
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters.kernels import _recurrence as reference
 from implicitsolve.backends.numba._blas import GEMM, address, call, calls_of
-from implicitsolve.backends.numba._gates_loops import BODIES, Loop, fma, gate, loop, one, supports, tanh, where
+from implicitsolve.backends.numba._gates import InLoops, loop_of
+from implicitsolve.backends.numba._gates_loops import loop, supports
 from implicitsolve.backends.numba._jit import kernel, share
 
 ALONE = 2**18  # m k^2 of a product that OpenBLAS leaves to the thread that calls it
@@ -18,10 +19,7 @@ ALONE = 2**18  # m k^2 of a product that OpenBLAS leaves to the thread that call
 
 @cache
 def entry(name):
-    """The loop over all steps, for the name of a rule among the `BODIES`.
-
-    A rule gets the sum of the products, and both arguments; it returns the result, and the state for later steps.
-    """
+    """The loop over all steps, for the name of a rule's loop."""
 
     @kernel
     def run(blas, lags, runs, weights, x, other, carried, y, out):
@@ -65,75 +63,13 @@ def run(rule, weights, x, begin, lags, plan):
     return out
 
 
-def _argument(products, x):
-    return sum(products[1:], products[0] + x)
-
-
-@Loop
-def of_tanh(products, x):
-    h = tanh(_argument(products, x))
-    return h, [1.0 - h * h]
-
-
-@Loop
-def of_logistic(products, x):
-    h = gate(-_argument(products, x))
-    return h, [h - h * h]
-
-
-@Loop
-def of_relu(products, x):
-    a = _argument(products, x)
-    return where(a < 0.0, 0.0, a), [where(a > 0.0, one(a), 0.0)]
-
-
-@Loop
-def of_identity(products, x):
-    a = _argument(products, x)
-    return a, [one(a)]
-
-
-ACTIVATIONS = {"tanh": of_tanh, "logistic": of_logistic, "relu": of_relu, "identity": of_identity}
-
-
-def step_of(phi):
-    """The rule of a recurrence with h = phi(y + x)."""
-
-    def step(y, x, unused):
-        h, _ = BODIES[phi.name]([y], x)
-        return h, h
-
-    return step
-
-
-def push_step(y, x, factor):
-    h = fma(factor, y, x)
-    return h, h
-
-
-def pull_step(y, x, factor):
-    h = y + x
-    return h, factor * h
-
-
-RULES = {name: step_of(phi) for name, phi in ACTIVATIONS.items()} | {"push": push_step, "pull": pull_step}
-BODIES.update((f"{__name__}.RULES.{name}", rule) for name, rule in RULES.items())
-
-
 class RNN(reference.RNN):
     """Implements `kernels.rnn`; compiled, `push` would be as fast as the reference."""
 
-    @staticmethod
-    def value(activation, products, x, factors=None, distances=None):
-        h = products[0]
-        ACTIVATIONS[activation]((h,) if factors is None else (h, factors), (tuple(products), x))
-        return h
-
-    @staticmethod
-    def run(rule, weights, x, begin, lags, plan, given=None):
+    def run(self, rule, weights, x, begin, lags, plan, given=None):
         if given is not None:  # steps are independent: layers compute them all at once
-            return reference.RNN.run(rule, weights, x, begin, lags, plan, given)
-        return run(f"{__name__}.RULES.{rule}", weights, x, begin, lags, plan)
+            return super().run(rule, weights, x, begin, lags, plan, given)
+        return run(loop_of(reference.RULES[rule]).name, weights, x, begin, lags, plan)
 
 
-kernels.rnn.implement("numba", RNN, supports)
+kernels.rnn.implement("numba", RNN(InLoops), supports)

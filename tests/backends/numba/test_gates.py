@@ -13,6 +13,7 @@ pytest.importorskip("numba")
 
 from implicitsolve import adapters
 from implicitsolve.adapters import kernels
+from implicitsolve.adapters.kernels._formulas import push_reset
 from implicitsolve.backends.numba import _gates, _gates_loops
 from implicitsolve.backends.numba._gates_loops import Loop
 from implicitsolve.kernels import _contract
@@ -21,9 +22,7 @@ DTYPES = ["float32", "float64"]
 FAMILIES = ["mixture", "gru", "lstm", "rnn"]
 
 
-@Loop
-def functions(a):
-    return _gates_loops.tanh(a), _gates_loops.gate(-a)
+functions = Loop(lambda a: (_gates_loops.tanh(a), _gates_loops.gate(-a)), "tanh and logistic")
 
 
 def tanh_and_logistic(a):
@@ -159,10 +158,10 @@ def test_a_number_is_the_same_in_any_place(dtype, rng):
 
 def test_layouts_share_their_code(dtype):
     for shape in ((4, 40), (1, 40), (4, 3)):
-        w, factors = np.ones(shape, dtype), np.ones((5, *shape), dtype)
-        compiled("gru").pull_blend(w, factors)
-        compiled("gru").pull_blend(w[:, ::2], factors[:, :, ::2])
-    assert [key for key in _gates.pull_blend.compiled if key[:2] == (dtype.char, 2)] == [(dtype.char, 2, 0, 1)]
+        w, y, factors = np.ones(shape, dtype), np.ones((2, *shape), dtype), np.ones((5, *shape), dtype)
+        compiled("gru").push_reset(y, w, factors)
+        compiled("gru").push_reset(y[:, :, ::2], w[:, ::2], factors[:, :, ::2])
+    assert [key for key in _gates.loop_of(push_reset).compiled if key[:2] == (dtype.char, 2)] == [(dtype.char, 2, 0, 1)]
 
 
 def test_threads_may_share_the_kernels(dtype, rng):
