@@ -85,7 +85,7 @@ class OnArrays:
         return found
 
     @staticmethod
-    def joined(parts: Sequence[Array]) -> Array:
+    def join(parts: Sequence[Array]) -> Array:
         """The state (n, 2 k) of its halves h and c."""
         return array_namespace(parts[0]).concat(list(parts), axis=-1)
 

@@ -128,7 +128,7 @@ class LSTM:
 
     def state(self, y: Array, x: Array, chat: Array, factors: Factors = None) -> Array:
         """Return the state (n, 2 k) for stacks y and x of 4."""
-        return self.work.joined(self.work.fill(formulas.state, self.work.state(chat), (y, x, chat), factors))
+        return self.work.join(self.work.fill(formulas.state, self.work.state(chat), (y, x, chat), factors))
 
     def push(self, products: Arrays, dstates: Arrays, factors: Array, distances: Distances = None) -> Sequence[Array]:
         """Return dhhat and dchat for the products of both neighbours' dh, and both dstates."""
@@ -138,7 +138,7 @@ class LSTM:
 
     def push_state(self, y: Array, dchat: Array, factors: Array) -> Array:
         """Return the change of the state for the products y (4, n, k) of dhhat."""
-        return self.work.joined(self.work.run(formulas.push_state, self.work.state(dchat), (dchat, y, factors)))
+        return self.work.join(self.work.run(formulas.push_state, self.work.state(dchat), (dchat, y, factors)))
 
     def pull_state(self, w: Array, factors: Array) -> Sequence[Array]:
         """Return the cotangents of the arguments of i, f, o and g (4, n, k) and of chat, for that of the state."""
@@ -155,7 +155,7 @@ class LSTM:
         work = self.work
         places = *work.state(hhat), *work.state(hhat)
         hp, cp, hq, cq = work.run(formulas.share_states, places, (products, hhat, chat, factors))
-        return work.joined((hp, cp)), work.joined((hq, cq))
+        return work.join((hp, cp)), work.join((hq, cq))
 
     def gather(
         self, products: Arrays, hhat: Array, chat: Array, factors: Array, distances: Sequence[int], length: int

@@ -60,7 +60,7 @@ class InLoops:
         return places
 
     @staticmethod
-    def joined(parts):
+    def join(parts):
         return parts[0].base
 
     new = staticmethod(np.empty_like)
