@@ -20,7 +20,8 @@ Factors: TypeAlias = Array | None
 """What is filled, if it is there."""
 Number: TypeAlias = Any
 """An array, or one number of a loop."""
-Formula: TypeAlias = Callable[..., tuple[Any, ...]]
+Results: TypeAlias = tuple[Number, ...]
+Formula: TypeAlias = Callable[..., Results]
 
 
 class Functions:
@@ -70,12 +71,12 @@ class OnArrays:
     """Formulas on arrays of any library, which return new arrays; the second of their arguments is an array."""
 
     @staticmethod
-    def run(formula: Formula, places: Sequence[Any], arguments: tuple[Any, ...]) -> Sequence[Any]:
+    def run(formula: Formula, places: Sequence[Number], arguments: Results) -> Sequence[Number]:
         """The results of a formula, which a backend may write to the `places`, one for each."""
         return formula(functions_of(arguments[1]), *arguments)
 
     @staticmethod
-    def fill(formula: Formula, places: Sequence[Any], arguments: tuple[Any, ...], factors: Factors) -> Sequence[Any]:
+    def fill(formula: Formula, places: Sequence[Number], arguments: Results, factors: Factors) -> Sequence[Number]:
         """The results of a formula for values, and perhaps its factors."""
         *found, of_factors = formula(functions_of(arguments[1]), *arguments)
         if factors is not None:
@@ -90,15 +91,15 @@ class OnArrays:
         return array_namespace(parts[0]).concat(list(parts), axis=-1)
 
     @staticmethod
-    def new(like: Array) -> Any:
+    def new(like: Array) -> Number:
         """A place for a matrix."""
 
     @staticmethod
-    def stack(count: int, like: Array) -> Any:
+    def stack(count: int, like: Array) -> Number:
         """A place for a stack."""
 
     @staticmethod
-    def state(like: Array) -> tuple[Any, ...]:
+    def state(like: Array) -> Results:
         """Places for the halves of a new state."""
         return ()
 
@@ -106,7 +107,7 @@ class OnArrays:
 # Mixtures
 
 
-def mix(f: Any, products: Sequence[Number], x: Number, states: Sequence[Number]) -> tuple[Any, ...]:
+def mix(f: Functions, products: Sequence[Number], x: Number, states: Sequence[Number]) -> Results:
     arguments = [product + x[j, ...] for j, product in enumerate(products)]
     if len(states) == 2:
         (p, q), (s, slopes) = states, f.switch(*arguments)
@@ -131,7 +132,7 @@ def mix(f: Any, products: Sequence[Number], x: Number, states: Sequence[Number])
     return hhat, factors
 
 
-def push_mix(f: Any, products: Sequence[Number], factors: Number, dstates: Sequence[Number]) -> tuple[Any, ...]:
+def push_mix(f: Functions, products: Sequence[Number], factors: Number, dstates: Sequence[Number]) -> Results:
     m, last = len(products), dstates[-1]
     total = last
     for j, product in enumerate(products):
@@ -141,12 +142,12 @@ def push_mix(f: Any, products: Sequence[Number], factors: Number, dstates: Seque
     return (total,)
 
 
-def pull_mix(f: Any, arguments: Sequence[Number], y: Number, hhat: Number, factors: Number) -> tuple[Any, ...]:
+def pull_mix(f: Functions, arguments: Sequence[Number], y: Number, hhat: Number, factors: Number) -> Results:
     m, hhat = len(arguments), y + hhat
     return hhat, tuple([factors[m - 1 + j, ...] * hhat for j in range(m)])
 
 
-def share(f: Any, products: Sequence[Number], hhat: Number, factors: Number) -> tuple[Any, ...]:
+def share(f: Functions, products: Sequence[Number], hhat: Number, factors: Number) -> Results:
     rest, found = hhat, []
     for j, product in enumerate(products[:-1]):
         own = factors[j, ...] * hhat
@@ -158,13 +159,13 @@ def share(f: Any, products: Sequence[Number], hhat: Number, factors: Number) -> 
 # Gated recurrent units
 
 
-def reset(f: Any, y: Number, x: Number, hhat: Number) -> tuple[Any, ...]:
+def reset(f: Functions, y: Number, x: Number, hhat: Number) -> Results:
     keep, r = f.gate(y[0, ...] + x[0, ...]), f.gate(y[1, ...] + x[1, ...])
     product = r * hhat
     return keep, product, lambda: [keep, r, None, (r - 1.0) * product]
 
 
-def blend(f: Any, y: Number, x: Number, keep: Number, hhat: Number) -> tuple[Any, ...]:
+def blend(f: Functions, y: Number, x: Number, keep: Number, hhat: Number) -> Results:
     candidate = f.tanh(y + x)
     h = f.fma(keep, hhat - candidate, candidate)
 
@@ -175,15 +176,15 @@ def blend(f: Any, y: Number, x: Number, keep: Number, hhat: Number) -> tuple[Any
     return h, factors
 
 
-def push_reset(f: Any, dhhat: Number, y: Number, factors: Number) -> tuple[Any, ...]:
+def push_reset(f: Functions, dhhat: Number, y: Number, factors: Number) -> Results:
     return (f.fma(factors[1, ...], dhhat, factors[3, ...] * y[1, ...]),)
 
 
-def push_blend(f: Any, y: Number, gates: Number, dhhat: Number, factors: Number) -> tuple[Any, ...]:
+def push_blend(f: Functions, y: Number, gates: Number, dhhat: Number, factors: Number) -> Results:
     return (f.fma(factors[0, ...], dhhat, f.fma(factors[4, ...], y, factors[2, ...] * gates[0, ...])),)
 
 
-def pull_reset(f: Any, y: Number, w: Number, factors: Number) -> tuple[Any, ...]:
+def pull_reset(f: Functions, y: Number, w: Number, factors: Number) -> Results:
     arguments = f.stack([factors[2, ...] * w, factors[3, ...] * y])
     return f.fma(factors[0, ...], w, factors[1, ...] * y), arguments
 
@@ -192,14 +193,14 @@ def pull_reset(f: Any, y: Number, w: Number, factors: Number) -> tuple[Any, ...]
 
 
 def mix_states(
-    f: Any, products: Sequence[Number], x: Number, h: Sequence[Number], c: Sequence[Number]
-) -> tuple[Any, ...]:
+    f: Functions, products: Sequence[Number], x: Number, h: Sequence[Number], c: Sequence[Number]
+) -> Results:
     s, slopes = f.switch(products[0] + x[0, ...], products[1] + x[1, ...])
     dh, dc = h[0] - h[1], c[0] - c[1]
     return f.fma(s, dh, h[1]), f.fma(s, dc, c[1]), lambda: [s, *slopes(), dh, dc]
 
 
-def state(f: Any, y: Number, x: Number, chat: Number) -> tuple[Any, ...]:
+def state(f: Functions, y: Number, x: Number, chat: Number) -> Results:
     i, forget, o = (f.gate(y[j, ...] + x[j, ...]) for j in range(3))
     g = f.tanh(y[3, ...] + x[3, ...])
     c = f.fma(i, g, forget * chat)
@@ -213,31 +214,31 @@ def state(f: Any, y: Number, x: Number, chat: Number) -> tuple[Any, ...]:
 
 
 def push_mix_states(
-    f: Any, products: Sequence[Number], factors: Number, dh: Sequence[Number], dc: Sequence[Number]
-) -> tuple[Any, ...]:
+    f: Functions, products: Sequence[Number], factors: Number, dh: Sequence[Number], dc: Sequence[Number]
+) -> Results:
     ds = f.fma(factors[1, ...], products[0], factors[2, ...] * products[1])
     pairs = enumerate((dh, dc), start=3)
     return tuple([f.fma(factors[j, ...], ds, f.fma(factors[0, ...], dp - dq, dq)) for j, (dp, dq) in pairs])
 
 
-def push_state(f: Any, dchat: Number, y: Number, factors: Number) -> tuple[Any, ...]:
+def push_state(f: Functions, dchat: Number, y: Number, factors: Number) -> Results:
     dc = factors[0, ...] * dchat
     for j in (0, 1, 3):
         dc = f.fma(factors[2 + j, ...], y[j, ...], dc)
     return f.fma(factors[1, ...], dc, factors[4, ...] * y[2, ...]), dc
 
 
-def pull_state(f: Any, wh: Number, wc: Number, factors: Number) -> tuple[Any, ...]:
+def pull_state(f: Functions, wh: Number, wc: Number, factors: Number) -> Results:
     c = f.fma(factors[1, ...], wh, wc)
     arguments = [factors[2, ...] * c, factors[3, ...] * c, factors[4, ...] * wh, factors[5, ...] * c]
     return f.stack(arguments), factors[0, ...] * c
 
 
-def pull_mix_states(f: Any, hhat: Number, chat: Number, factors: Number) -> tuple[Any, ...]:
+def pull_mix_states(f: Functions, hhat: Number, chat: Number, factors: Number) -> Results:
     s = f.fma(hhat, factors[3, ...], chat * factors[4, ...])
     return s * factors[1, ...], s * factors[2, ...]
 
 
-def share_states(f: Any, products: Sequence[Number], hhat: Number, chat: Number, factors: Number) -> tuple[Any, ...]:
+def share_states(f: Functions, products: Sequence[Number], hhat: Number, chat: Number, factors: Number) -> Results:
     own_h, own_c = factors[0, ...] * hhat, factors[0, ...] * chat
     return products[0] + own_h, own_c, products[1] + (hhat - own_h), chat - own_c

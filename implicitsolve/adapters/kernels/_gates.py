@@ -18,7 +18,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, Arrays
@@ -37,7 +37,7 @@ class Mixture:
 
     takes_sequences: ClassVar[bool] = False
 
-    def __init__(self, work: Any = OnArrays) -> None:
+    def __init__(self, work: type[OnArrays] = OnArrays) -> None:
         self.work = work
 
     def value(
@@ -74,7 +74,7 @@ class GRU:
     of keep, d(r*hhat)/dy of r, and dh/d(argument of tanh).
     """
 
-    def __init__(self, work: Any = OnArrays) -> None:
+    def __init__(self, work: type[OnArrays] = OnArrays) -> None:
         self.work = work
 
     def reset(self, y: Array, x: Array, hhat: Array, factors: Factors = None) -> Sequence[Array]:
@@ -116,7 +116,7 @@ class LSTM:
 
     takes_sequences: ClassVar[bool] = False
 
-    def __init__(self, work: Any = OnArrays) -> None:
+    def __init__(self, work: type[OnArrays] = OnArrays) -> None:
         self.work = work
 
     def value(

@@ -11,7 +11,15 @@ import numpy as np
 from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, Arrays, Indices
-from implicitsolve.adapters.kernels._formulas import Factors, Formula, Number, OnArrays, functions_of
+from implicitsolve.adapters.kernels._formulas import (
+    Factors,
+    Formula,
+    Functions,
+    Number,
+    OnArrays,
+    Results,
+    functions_of,
+)
 from implicitsolve.adapters.kernels._gates import GRU, Distances, near, total
 
 Lags: TypeAlias = tuple[int, ...]
@@ -157,8 +165,8 @@ def clear_rows(x: Array, empty: Array) -> Array:
 class Activation(NamedTuple):
     """A function of each number, and its derivative by the function's value, as formulas have them."""
 
-    of: Callable[[Any, Number], Number]
-    slope_of: Callable[[Any, Number], Number]
+    of: Callable[[Functions, Number], Number]
+    slope_of: Callable[[Functions, Number], Number]
 
     def value(self, a: Array) -> Array:
         return self.of(functions_of(a), a)
@@ -179,7 +187,7 @@ def _layer(name: str) -> Formula:
     """h for products and x; its slope."""
     phi = ACTIVATIONS[name]
 
-    def value(f: Any, products: Sequence[Number], x: Number) -> tuple[Any, ...]:
+    def value(f: Functions, products: Sequence[Number], x: Number) -> Results:
         h = phi.of(f, sum(products[1:], products[0] + x))
         return h, lambda: [phi.slope_of(f, h)]
 
@@ -191,7 +199,7 @@ def _step(name: str) -> Formula:
     """The result of one step, and what later steps get, for the sum y of the products and two arguments."""
     phi = ACTIVATIONS[name]
 
-    def step(f: Any, y: Number, x: Number, unused: Number) -> tuple[Any, ...]:
+    def step(f: Functions, y: Number, x: Number, unused: Number) -> Results:
         h = phi.of(f, y + x)
         return h, h
 
@@ -199,12 +207,12 @@ def _step(name: str) -> Formula:
     return step
 
 
-def push(f: Any, y: Number, x: Number, factor: Number) -> tuple[Any, ...]:
+def push(f: Functions, y: Number, x: Number, factor: Number) -> Results:
     h = f.fma(factor, y, x)
     return h, h
 
 
-def pull(f: Any, y: Number, x: Number, factor: Number) -> tuple[Any, ...]:
+def pull(f: Functions, y: Number, x: Number, factor: Number) -> Results:
     h = y + x
     return h, factor * h
 
@@ -225,7 +233,7 @@ class RNN:
 
     takes_sequences: ClassVar[bool] = False
 
-    def __init__(self, work: Any = OnArrays) -> None:
+    def __init__(self, work: type[OnArrays] = OnArrays) -> None:
         self.work = work
 
     def value(

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from implicitsolve.adapters import kernels
+from implicitsolve.adapters.kernels._formulas import OnArrays
 from implicitsolve.adapters.kernels._gates import GRU, LSTM, Mixture, halves
 from implicitsolve.backends.numba import _gates_loops as numbers
 from implicitsolve.backends.numba._gates_loops import Loop, exp, supports, where
@@ -46,7 +47,7 @@ def loop_of(formula):
     return Loop(body, f"{formula.__module__}.{formula.__name__}")
 
 
-class InLoops:
+class InLoops(OnArrays):
     """Formulas on NumPy arrays, whose results are in the places given."""
 
     @staticmethod
