@@ -149,6 +149,7 @@ class Newton:
         reference = jnp.where(state["iterations"] == 0, jnp.maximum(jnp.abs(x), jnp.abs(step)), state["reference"])
         progress = TracedProgress(**state["progress"])
         progress.note_step(jnp.linalg.norm(moved), jnp.linalg.norm(x + moved), norm, state["norm"])
+        reference *= progress.shrink
         correction, own, before = self._lengths(J, x, x + moved, reference, lu_solve(factors, value), moved, x)
         progress.note_correction(correction, own, before, 1.0, unit)
         found = state | {"x": x + moved, "F": value, "norm": norm, "reference": reference, "progress": vars(progress)}

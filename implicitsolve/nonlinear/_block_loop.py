@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._arrays.host import from_host, gather, scatter, to_host
+from implicitsolve._arrays.host import gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._factorization import BlockSettings
@@ -152,11 +152,8 @@ class BlockLoop(IterationLoop[BlockState]):
 
     def _prediction(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
         state, (lengths, is_near) = self.state, self._by_contraction(steps, before, sizes)
-        is_first = state.progress.steps == 1
-        xp, sizes_of = array_namespace(moved), partial(component_sizes, k=self.components)
-        if is_first.any():
-            first = xp.maximum(sizes_of(state.x - moved), sizes_of(moved))
-            state.reference = xp.where(from_host(is_first, moved)[:, None], first, state.reference)
+        sizes_of = partial(component_sizes, k=self.components)
+        self._note_first(moved)
         if is_near.any():
             with np.errstate(all="ignore"):
                 scale = known_scales(state.units, sizes_of(state.x), sizes_of(state.x - moved), state.reference)

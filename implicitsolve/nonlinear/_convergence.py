@@ -22,6 +22,7 @@ from implicitsolve.nonlinear._accuracy import (
     Progress,
     agrees,
     component_scales,
+    component_sizes,
     is_below_range,
     is_far_from,
     next_length,
@@ -142,9 +143,11 @@ class OneConvergence:
         return Progress.ratio(correction, step) * length, length, 1.0, 1.0
 
     def _note_first(self, moved: HostArray) -> HostArray:
-        """What unknowns near zero are judged by: the larger of x0 and the first step."""
+        """What unknowns near zero are judged by: see `Progress.reference`."""
         if self.reference is None:
             self.reference = np.maximum(np.abs(self.previous_x), np.abs(moved))
+        if self.progress.shrink < 1:
+            self.reference = self.reference * self.progress.shrink
         return self.reference
 
     def _settle(self, limit: float) -> None:
@@ -240,6 +243,7 @@ class BatchConvergence:
             known = Norms(state.F, moved, state.x)
         steps, sizes, before = known.two(1), known.two(2), progress.size
         rows = np.flatnonzero((steps > 0) & (steps < np.inf) & np.isfinite(state.norms))
+        progress.shrink = np.ones(steps.shape)
         if rows.size:
             progress.note_some(rows, "note_step", steps, sizes, state.norms, state.norms_before)
             lengths = self._prediction(moved, steps, before, np.maximum(sizes, NEGLIGIBLE * progress.reference))
@@ -258,11 +262,14 @@ class BatchConvergence:
             return next_length(gain * self.state.norms, steps), steps, before, sizes
 
     def _note_first(self, moved: Array) -> None:
-        """Note what unknowns near zero are judged by: the larger of x0 and the first step."""
-        state, xp, is_first = self.state, array_namespace(moved), self.state.progress.steps == 1
+        """Note what the components, or unknowns, near zero are judged by: see `Progress.reference`."""
+        state, xp, progress = self.state, array_namespace(moved), self.state.progress
+        is_first, k = progress.steps == 1, state.reference.shape[1]
         if is_first.any():
-            first = xp.maximum(xp.abs(state.x - moved), xp.abs(moved))
+            first = xp.maximum(component_sizes(state.x - moved, k), component_sizes(moved, k))
             state.reference = xp.where(from_host(is_first, moved)[:, None], first, state.reference)
+        if (progress.shrink < 1).any():
+            state.reference = state.reference * from_host(progress.shrink, moved)[:, None]
 
     def _by_contraction(self, steps: HostArray, before: HostArray, sizes: HostArray) -> tuple[HostArray, HostArray]:
         """The lengths of the corrections as the contraction of F predicts them, for rules that read F, else infinite.

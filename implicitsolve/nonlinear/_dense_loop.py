@@ -140,8 +140,7 @@ class DenseLoop(IterationLoop[DenseState]):
 
     def _prediction(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
         state = self.state
-        new = ~state.reference.any(axis=1)
-        state.reference[new] = np.maximum(np.abs(state.x - moved), np.abs(moved))[new]
+        self._note_first(moved)
         lengths, is_near = self._by_contraction(steps, before, sizes)
         rows = np.flatnonzero(is_near)
         if not rows.size:

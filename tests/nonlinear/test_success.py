@@ -80,6 +80,31 @@ def test_one_step_from_a_flat_start_was_taken_for_a_root(name, method, n):
         assert not root(some, np.stack([x0, x0 + 0.01]), method=method).success.any()
 
 
+def clipped(x):
+    return np.linspace(1, 3, x.size) * x + np.exp(np.clip(x, -30, 30)) - 5
+
+
+KINKS = {  # ... of J by 10^7 on the way, where the last step led across it
+    "one": (lambda x: 6e-3 * x + 1e5 * np.maximum(x, 0) + 0.012, [46.0]),
+    "three": (lambda x: 6e-3 * x + 1e5 * np.maximum(x, 0) + 0.012, [46.0, 30.0, 20.0]),
+    "coupled": (lambda x: 6e-3 * x + 1e5 * np.maximum(x, 0) + 0.012 + 1e-4 * np.roll(x, 1), [46.0, 30.0, 20.0]),
+    "clipped": (clipped, np.full(28, 150.0)),  # the first step goes to 10^12
+}
+
+
+@pytest.mark.parametrize("name", KINKS)
+@pytest.mark.parametrize("method", ["auto", "block-newton", "newton-krylov", "pseudo-transient"])
+def test_a_step_across_a_kink_was_taken_for_the_last_one(name, method):
+    F, x0 = KINKS[name]
+    n = len(x0)
+    problem = Problem(F, structure=ims.BlockBanded(0, 0, n)) if method == "block-newton" else F
+    result = root(problem, np.asarray(x0), method=method)
+    assert result.success or (name, method) == ("clipped", "newton-krylov")
+    if result.success:
+        assert np.abs(F(result.x)).max() <= 1e-6
+        assert result.error <= 1.5e-8
+
+
 def test_an_attempt_that_began_farther_away_at_F_0_was_a_success():
     assert not root(lambda x: np.exp(-((x + 0.02) ** 2)), np.array([0.0])).success
 

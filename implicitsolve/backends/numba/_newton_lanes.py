@@ -95,8 +95,8 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
     """Solve the systems x (B, N), in place; one for which this method is not enough keeps its x and its status.
 
     `call` evaluates all lanes. `shape` is that of one system.
-    `tolerances` are atol, rtol, xtol (0 where F decides; else atol is negative), the relative length
-    of differences, that of the floor below it, and the slowest rate with a stale Jacobian. `work` is from `workspace`.
+    `tolerances` are atol, rtol, xtol (0 where F decides; else atol is negative), errors of rounding, the relative
+    length of differences, that of the floor below it, and the slowest rate with a stale J. `work` is from `workspace`.
     `norms` (B, 3) takes max|F| at x and at x0, and the estimated error, `counts` (B, 2) the steps and the evaluations.
     """
     x, p, F_out = view(x), view(p), view(F_out)
@@ -106,7 +106,7 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
     V, J, pivots = lanes(view(work[0])), lanes(view(work[2])), lanes(view(work[3]))
     scales, S = lanes(lengths), lanes(state)
     factors = J, pivots, view(work[8]), lower
-    atol, rtol, xtol, relative, least, slowest = tolerances
+    atol, rtol, xtol, exact, relative, least, slowest = tolerances
     user = shape, given
     outputs = x, F_out, status, norms, counts
     waiting, idle = ZERO, ALL
@@ -136,7 +136,7 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
                 running, singular = steps.learn(V, scales, relative, running)
                 _finish(outputs, numbers, state, who, singular, RUNNING)
                 idle |= singular
-            good, fast = _step(call, user, numbers, V, S, factors, updates, running, slowest)
+            good, fast = _step(call, user, numbers, V, S, factors, updates, running, slowest, exact)
             rejected = running & ~good
             if updates == 0 and rejected != 0:
                 taken = steps.backtrack(call, user, numbers, V, S, factors, rejected)
@@ -193,7 +193,7 @@ def _begin(call, user, numbers, V, S, new, atol, rtol):
 
 
 @inner
-def _step(call, user, numbers, V, S, factors, updates, running, slowest):
+def _step(call, user, numbers, V, S, factors, updates, running, slowest, exact):
     """Try the step in the running lanes; return where it reduces ||F|| and was taken, and which are not slow yet."""
     apart()
     N, excess = V.shape[1], V[STEP, 0] * 0
@@ -215,7 +215,7 @@ def _step(call, user, numbers, V, S, factors, updates, running, slowest):
     S[RATE] = rate
     S[WAY] += steps.measure(V, STEP, S[UNIT])[0]
     S[EVALUATIONS] = select(mask_of(running), S[EVALUATIONS] + 1, S[EVALUATIONS])
-    S[ERROR] = select(is_good, error_of(V, factors, rate, running), S[ERROR])
+    S[ERROR] = select(is_good, error_of(V, factors, rate, exact, running), S[ERROR])
     steps.accept(V, S, is_good, largest, norm)
     return bits(is_good), bits(fast)
 
