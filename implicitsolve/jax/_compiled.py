@@ -15,7 +15,7 @@ from jax.scipy.linalg import lu_factor, lu_solve
 from implicitsolve.globalize._rules import SUFFICIENT_DECREASE
 from implicitsolve.jax._exchange import is_traced
 from implicitsolve.jax._solves import Function, Nonlinear, Settings, implicit_solution, solution_map
-from implicitsolve.nonlinear._accuracy import CONFIRMED, MOVED, Progress, plain_scales, scales, units_of
+from implicitsolve.nonlinear._accuracy import CONFIRMED, Progress, plain_scales, scales, units_of
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 
@@ -170,7 +170,7 @@ class Newton:
         x = found["x"]
         start = jnp.where((found["norm"] > 0) & (x.size == 1), before, found["start"])
         moved, scale = jnp.abs(x - start), plain_scales(*(v[None] for v in (x, before, found["reference"])))[0]
-        return ((moved > MOVED * jnp.abs(start)) & (moved > 0.5 * scale)).any()
+        return ((moved > jnp.abs(start)) & (moved > 0.5 * scale)).any()
 
     @staticmethod
     def _agrees(F: Callable[[Array], Array], factors: Any, found: State, before: Array) -> Array:

@@ -164,10 +164,10 @@ class DenseLoop(IterationLoop[DenseState]):
             limited = np.isin(rows[done], self.limited) & ~state.is_exact[rows[done]]
             self._confirm(rows[done], state.x - moved, limited)
             found[0][state.progress.doubted[rows]] = np.inf
-        correction, step, x0, x = (
-            _written(whole, rows, part) for whole, part in zip((lengths, steps, before, sizes), found)
-        )
-        return correction, step, x0, x
+        lengths, steps, before, sizes = known = tuple(v.copy() for v in (lengths, steps, before, sizes))
+        for whole, part in zip(known, found):
+            whole[rows] = part
+        return lengths, steps, before, sizes
 
     def _inverse(self, rows: Indices, v: Array) -> Array:
         return solve_each(self.state.J[rows], v)
@@ -321,13 +321,6 @@ def trial_points(measured: Norms, norms: HostArray) -> SearchResult:
     F, _, x = measured.arrays
     accepted, finite = np.ones(norms.shape, dtype=bool), np.isfinite(norms)
     return SearchResult(x, F, norms, norms, accepted, finite, None, measured)
-
-
-def _written(whole: HostArray, rows: Indices, part: HostArray) -> HostArray:
-    """A copy with other values in some rows."""
-    whole = whole.copy()
-    whole[rows] = part
-    return whole
 
 
 def _at_places(rows: Indices, values: Any, like: HostArray) -> HostArray:

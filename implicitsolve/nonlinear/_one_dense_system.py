@@ -139,11 +139,10 @@ class OneDenseSystem(OneInvertedSystem):
     def _lengths(self, correction: HostArray, moved: HostArray, step: float, before: float, size: float) -> Lengths:
         scale = scales(self.columns, self.x, self.previous_x, self.reference)  # type: ignore[arg-type]
         length, step = (float(np.maximum.reduce(np.abs(v / scale))) for v in (correction, moved))
-        before = size = 1.0  # of x, or of what it is relative to
         is_last = self.judges_x and length <= self.xtol
         if is_last and not self._confirm(always=self.is_limited and not self.is_exact):
             self.is_stale, length = True, math.inf
-        return length, step, before, size
+        return length, step, 1.0, 1.0
 
     def _inverse(self, v: HostArray) -> HostArray:
         return self._solve(v[0])[None]

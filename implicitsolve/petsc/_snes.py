@@ -230,8 +230,8 @@ class _Solve:
         if self.moved is not None and (moved := np.abs(to_host(self.moved))).any():
             before = np.abs(to_host(x - self.moved))
             first = np.maximum(before, moved) if self.reference is None else self.reference
-            self.reference = first * self.course.progress.shrink
-            relative = float(np.max(moved / plain_scales(np.abs(to_host(x)), before, self.reference)))
+            self.reference = reference = first * self.course.progress.shrink
+            relative = float(np.max(moved / plain_scales(np.abs(to_host(x)), before, reference)))
         self.course.note(step, size, norm, relative)
         solution.target[0] = self.course.aim(measure, solution.target[0])
         self._record(snes, iteration, measure)

@@ -166,8 +166,7 @@ class _Solver:
         xtol = 0.0 if stop.judges_F else stop.error_limit(precision)
         rates = relative_length(precision, T), floor_length(precision), slowest_rate(k * min(m, T))
         measured = np.empty(len(self.x), dtype)
-        tolerances = float(atol), rtol, xtol, EXACT * precision, *rates
-        settings = self.sides, bands.lower, tolerances, limit
+        settings = self.sides, bands.lower, (float(atol), rtol, xtol, EXACT * precision, *rates), limit
 
         def run(part: slice) -> None:
             work = _newton_lanes.workspace(T, k, bands.lower, bands.upper, self.p.shape[1], dtype)

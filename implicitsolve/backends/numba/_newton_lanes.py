@@ -21,7 +21,6 @@ from implicitsolve.backends.numba._newton_steps import factor
 from implicitsolve.backends.numba._views import smaller, view
 from implicitsolve.globalize import _rules
 from implicitsolve.globalize._rules import BLOWN_UP, MAX_AGE, NEW_BEST, PATIENCE
-from implicitsolve.nonlinear._accuracy import MOVED
 from implicitsolve.status import Status
 
 RUNNING, CONVERGED, NONFINITE, ITERATION_LIMIT, DIVERGED = np.asarray(
@@ -145,7 +144,7 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
                 S[ERROR] = select(mask_of(taken), S[ERROR] * 0 + np.inf, S[ERROR])
                 good |= taken
                 fast &= ~taken
-            doubted = good & bits((S[ERROR] <= xtol) & (S[WAY] > MOVED * S[ANCHOR]))  # by a J from far away
+            doubted = good & bits((S[ERROR] <= xtol) & (S[WAY] > S[ANCHOR]))  # by a J from far away
             if doubted != 0:
                 S[EVALUATIONS] = select(mask_of(doubted), S[EVALUATIONS] + 1, S[EVALUATIONS])
                 doubted &= ~agreeing(call, user, numbers, V, factors, updates, relative, doubted)
