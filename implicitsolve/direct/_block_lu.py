@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -17,7 +16,6 @@ from implicitsolve.kernels import Factors, block_lu, cyclic_reduction, favors_ba
 from implicitsolve.operators import BlockBandedMatrix
 
 WORTH_COMPILING = 30_000  # entries of one system; below, LAPACK takes 0.8 to 1.4 of the time of compiled loops
-AT_ONCE = 8.0  # growth of an elimination that pivots inside the blocks which is as good as that over the band
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,36 +123,11 @@ class BlockLU(BlockSettings):
         factors = self.factors(layout.blocks(A), layout.lower, layout.upper, overwrite=overwrite)
         return Factorization(A, factors, layout, refine=self.refine, overwritten=overwrite)
 
-    def factors(
-        self,
-        blocks: Array,
-        lower: int,
-        upper: int,
-        *,
-        overwrite: bool = False,
-        again: Callable[[], Array] | None = None,
-    ) -> Factors:
-        """Factor blocks (B, T, lower + upper + 1, k, k), where `lower` and `upper` are less than T; see `Factors`.
-
-        `again` makes the blocks once more: a first attempt by compiled loops, inside the blocks, may overwrite them.
-        """
+    def factors(self, blocks: Array, lower: int, upper: int, *, overwrite: bool = False) -> Factors:
+        """Factor blocks (B, T, lower + upper + 1, k, k), where `lower` and `upper` are less than T; see `Factors`."""
         if lower and not upper:  # backwards there is nothing below the diagonal blocks to eliminate
             return Backwards(self.factors(array_namespace(blocks).flip(blocks, axis=(1, 2)), 0, lower), blocks.shape[1])
         sizes = kernel_sizes(blocks, lower, upper) | {"backend": self.backend}
-        if again is not None and self.pivoting == "auto":
-            function = block_lu.select(blocks, pivoting="block", **sizes)
-            if is_compiled(function):
-                factors = function(blocks, lower, upper, overwrite=True)
-                if (factors.growth <= min(self.growth_limit, AT_ONCE)).all():
-                    return factors
-                blocks = again()
-        return self._eliminate(blocks, lower, upper, sizes, overwrite)
-
-    def for_one(self, size: int) -> BlockLU:
-        """The settings for a system of NumPy numbers without batch axes, whose matrix has `size` entries."""
-        return replace(self, backend="lapack") if self.backend == "auto" and 0 < size < WORTH_COMPILING else self
-
-    def _eliminate(self, blocks: Array, lower: int, upper: int, sizes: dict[str, Any], overwrite: bool) -> Factors:
         is_auto = self.pivoting == self.backend == "auto"
         if is_auto and is_compiled(block_lu.select(blocks, pivoting="block", **sizes)):  # not a kernel of the caller
             narrow = narrow_lu.select(blocks, **sizes)  # by sizes; what it does with a system, by that system alone
@@ -166,6 +139,10 @@ class BlockLU(BlockSettings):
                 others = self._pivot(gather(blocks, rest), lower, upper, sizes, False)
                 return MergedFactors((factors, others), (places, rest))
         return self._pivot(blocks, lower, upper, sizes, overwrite)
+
+    def for_one(self, size: int) -> BlockLU:
+        """The settings for a system of NumPy numbers without batch axes, whose matrix has `size` entries."""
+        return replace(self, backend="lapack") if self.backend == "auto" and 0 < size < WORTH_COMPILING else self
 
     def _pivot(self, blocks: Array, lower: int, upper: int, sizes: dict[str, Any], overwrite: bool) -> Factors:
         if self.pivoting == "auto":

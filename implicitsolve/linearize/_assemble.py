@@ -187,7 +187,7 @@ class Assembler:
         found = seeds if many is None else many(xp.reshape(seeds, (len(self.colors) * k, *x.shape)))
         found = xp.reshape(found, (*seeds.shape[:3], self.length, k))
         for i in range(len(self.colors)):
-            self._place(blocks, i, found[i : i + 1, ...], ones)
+            self._place(blocks, i, found[i, ...], ones)
         return self._matrix(blocks)
 
     def _differences(self, evaluator: Evaluator, x: Array, F: Array) -> BlockBandedMatrix:
@@ -200,25 +200,15 @@ class Assembler:
         if self.seeks_zeros and self._by_groups(evaluator, x, F, h, blocks):
             return self._matrix(blocks)
         norms, largest = norm2(F), np.zeros(x.shape[0])
-        together = len(self.colors) if k <= TOGETHER else 1
-        changes = xp.empty((together, k, *x.shape), dtype=x.dtype, device=x.device)
-        stacked = xp.reshape(changes, (together, k, *states.shape))
-        first = 0  # of the colors that are still to be placed
+        changes = xp.empty((k, *x.shape), dtype=x.dtype, device=x.device)
         for i, color in enumerate(self.colors):
             for c in range(k):
-                known, out = h, changes[i % together, c, ...]
-                self._difference(evaluator, x, F, color, c, h, out)
-                h, sizes = self.adjusted(evaluator, x, F, norms, color, c, h, out)
+                self._difference(evaluator, x, F, color, c, h, changes[c, ...])
+                h, sizes = self.adjusted(evaluator, x, F, norms, color, c, h, changes[c, ...])
                 if i == 0 and self.certifies:
-                    h = self._certify(evaluator, x, F, color, c, h, out)
-                if h is not known and first < i:
-                    self._place(blocks, first, stacked[first:i, ...], known)
-                    first = i
+                    h = self._certify(evaluator, x, F, color, c, h, changes[c, ...])
                 largest = np.fmax(largest, sizes)
-            if together == 1:
-                self._place(blocks, i, stacked, h)
-        if together > 1:
-            self._place(blocks, first, stacked[first:, ...], h)
+            self._place(blocks, i, xp.reshape(changes, (k, *states.shape)), h)
         with np.errstate(over="ignore"):
             self.sensitivity[rows] = largest / self.steps.relative(states)
         return self._matrix(blocks)
@@ -259,22 +249,21 @@ class Assembler:
         self.sensitivity[evaluator.rows] = np.max(sizes, axis=0) / self.steps.relative(states)
         return self.seeks_zeros
 
-    def _place(self, blocks: Array, color: int, stacked: Array, h: Array) -> None:
-        """Write block entries from the changes (colors, k, b, T, k) of some colors over the steps h (b, T, k)."""
+    def _place(self, blocks: Array, color: int, changes: Array, h: Array) -> None:
+        """Write block entries from the changes (k, b, T, k) of one color over the steps h (b, T, k)."""
         lower, k = self.structure.lower, self.structure.block_size
         with np.errstate(all="ignore"):
             per_length = 1 / h
         if not self.structure.periodic:
             function = place_colors.select(blocks, length=self.length, block_size=k)
-            function(blocks, stacked, per_length, color, lower)
+            function(blocks, changes[None, ...], per_length, color, lower)
             return
-        for i in range(stacked.shape[0]):
-            columns: Any = self.colors[color + i]
-            for j in range(self.structure.width):
-                rows = (columns - j + lower) % self.length
-                for row, column in parts_of(rows, columns, blocks):
-                    with np.errstate(all="ignore"):
-                        write(blocks[:, :, j, :, :], stacked[i, ...], per_length, row, column, k)
+        columns: Any = self.colors[color]
+        for j in range(self.structure.width):
+            rows = (columns - j + lower) % self.length
+            for row, column in parts_of(rows, columns, blocks):
+                with np.errstate(all="ignore"):
+                    write(blocks[:, :, j, :, :], changes, per_length, row, column, k)
 
     def adjusted(
         self, evaluator: Evaluator, x: Array, F: Array, norms: HostArray, color: Rows, c: int, h: Array, change: Array

@@ -6,7 +6,7 @@ Each entry of x has a length.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -171,8 +171,8 @@ class OneSystemDifferences:
         self.colors = [color for color in colors for _ in range(self.k)]
         self.unknowns = [*range(self.k)] * len(colors)
 
-    def taken(self, x: HostArray, F: HostArray, norm: float) -> Callable[[], HostArray] | None:
-        """Take the differences at x (N,); what makes the blocks of them, or None where a length must be adjusted.
+    def taken(self, x: HostArray, F: HostArray, norm: float) -> HostArray | None:
+        """Blocks (1, T, m, k, k) at x (N,), undefined outside the matrix; None where a length must be adjusted.
 
         `F` is F(x), and `norm` ||F||_2.
         """
@@ -194,15 +194,10 @@ class OneSystemDifferences:
             largest = max(largest, size)
         steps.has_changed[:] = True
         self.sensitivity[0] = largest / relative
-        with np.errstate(all="ignore"):
-            np.divide(1, h, out=h)
         self.evaluator.tally.add("linearizations")
-        return lambda: self._place(changes, h)
-
-    def _place(self, changes: HostArray, per_length: HostArray) -> HostArray:
-        """Blocks (1, T, m, k, k) from the changes (m, k, 1, T, k) of F; undefined outside the matrix."""
-        blocks = np.empty((1, self.length, self.shape[0], self.k, self.k), dtype=changes.dtype)
-        place(blocks, changes, per_length, 0, self.structure.lower)
+        blocks = np.empty((1, self.length, self.shape[0], self.k, self.k), dtype=x.dtype)
+        with np.errstate(all="ignore"):
+            place(blocks, changes, 1 / h, 0, self.structure.lower)
         return blocks
 
 

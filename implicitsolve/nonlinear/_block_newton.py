@@ -192,8 +192,8 @@ class OneFactoredSystem(OneInvertedSystem):
     def _factor(self) -> Any:
         """The inverse of J(x), by its factors."""
         differences = self.differences
-        make = None if differences is None else differences.taken(self.x, self.F, self.norm)
-        if differences is None or make is None:
+        blocks = None if differences is None else differences.taken(self.x, self.F, self.norm)
+        if differences is None or blocks is None:
             J, known = self.assembler.assemble(self.evaluator, self.x[None], self.F[None]), self.units
             self._note_units(J)
             if isinstance(self.assembler, SparseAssembler):
@@ -201,9 +201,9 @@ class OneFactoredSystem(OneInvertedSystem):
                 if known is None and self.units is not None:  # in these units lengths of differences may be others
                     J = self.assembler.assemble(self.evaluator, self.x[None], self.F[None])
             return self.factor.factor(J)
-        blocks, structure = make(), differences.structure
+        structure = differences.structure
         self._note_units(blocks)
-        return Inverse(self.factor.factors(blocks, structure.lower, structure.upper, again=make), blocks.shape)
+        return Inverse(self.factor.factors(blocks, structure.lower, structure.upper), blocks.shape)
 
     def _note_units(self, J: Any) -> None:
         """Note the units of the components that J, or its blocks, show; of unknowns one by one where J is sparse."""

@@ -223,25 +223,6 @@ class TestMemory:
         b = A @ x
         np.testing.assert_allclose(BlockLU(backend=backend).factor(A, overwrite=True).solve(b), x, atol=1e-8)
 
-    @pytest.mark.parametrize("backend", ["auto", "lapack", "reference"])
-    @pytest.mark.parametrize("k", [1, 2])
-    @pytest.mark.parametrize("is_easy", [True, False])
-    def test_blocks_that_can_be_made_again(self, backend, k, is_easy, rng):
-        """Whether or not the first attempt, which overwrites them, was good enough."""
-        kept = rng.normal(size=(1, 200, 3, k, k)) + is_easy * np.asarray([0, 10, 0])[:, None, None] * np.eye(k)
-        x, made = rng.normal(size=(200, k)), []
-
-        def again():
-            made.append(kept.copy())
-            return made[-1]
-
-        method = BlockLU(backend=backend)
-        factors = method.factors(again(), 1, 1, again=again)
-        b = BlockBandedMatrix(kept[0], lower=1, upper=1) @ x
-        got = factors.solve(b[None, :, :, None])[0, :, :, 0]
-        np.testing.assert_allclose(got, x, atol=1e-9)
-        assert len(made) == 1 or not is_easy
-
     def test_read_only_blocks_are_copied(self, rng):
         blocks = dominant(rng, 20, 3, 3, 3)
         blocks.flags.writeable = False
