@@ -16,7 +16,6 @@ from implicitsolve.linearize._bisection import NONE, BudgetSpentError, Entries, 
 from implicitsolve.linearize._diagonals import (
     TOO_MANY,
     Diagonals,
-    NearIdentityError,
     NotDiagonalError,
     dense_columns,
     verify,
@@ -107,7 +106,7 @@ def _near(
     if not isinstance(x, np.ndarray):
         first = None if first is None else to_host(first)
         F, inward, x = _by_the_host(F, inward, x)
-    probe, diagonal = Probe(F, x, budget, scale, inward), 1.0
+    probe = Probe(F, x, budget, scale, inward)
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the points are the search's choice, not the caller's
@@ -119,11 +118,9 @@ def _near(
         how = Outcome.BUDGET
     except NotDiagonalError:
         how = Outcome.CONTRADICTION
-    except NearIdentityError as found:
-        how, diagonal = Outcome.IDENTITY, found.args[0]
     except EvaluationError:
         how = Outcome.RAISED
-    return Detection(how=how, evaluations=probe.evaluations, unknowns=probe.size, diagonal=diagonal)
+    return Detection(how=how, evaluations=probe.evaluations, unknowns=probe.size)
 
 
 def _by_the_host(residual: Flat, inward: Any, x: Array) -> tuple[Flat, Any, HostArray]:

@@ -22,7 +22,6 @@ TOO_MANY = 0.25  # part of the rows that may change for no known reason
 MOST_DENSE = 10  # columns that change that many rows
 CONSECUTIVE = 7  # neighbors that are displaced to find how many fields are interleaved
 LARGE, MOST_LARGE = 1e-2, 32  # over its largest entry, entries of a full column that precondition, and how many may
-NEAR_IDENTITY = 0.25  # norm of the rest of a column over one entry, up to which Anderson's method comes before Newton's
 REMAINDER = 0.1  # sum of the other entries over that of these, at most
 
 Offset = tuple[int, ...]
@@ -31,10 +30,6 @@ Rows = HostArray | None
 
 class NotDiagonalError(Exception):
     """The pattern does not follow diagonals."""
-
-
-class NearIdentityError(Exception):
-    """J is dense, but close to a multiple of I, the error's argument."""
 
 
 class Diagonals:
@@ -59,7 +54,6 @@ class Diagonals:
         F = self.probe.displaced(np.array([middle]))
         self.columns[middle] = self.probe.changed(F)
         if self.columns[middle].size > min(MOST_ROWS, max(8, n // 2)):
-            self._check_identity(F, middle)
             self.is_full = True
             self.columns[middle] = self._large(F)
         self._find_fields(middle)
@@ -89,15 +83,6 @@ class Diagonals:
         if self.n < LEAST_APART or not 1 < rows.size <= MOST_LARGE or not change.sum() - kept <= REMAINDER * kept:
             raise NotDiagonalError
         return rows
-
-    def _check_identity(self, F: HostArray, column: int) -> None:
-        """Raise a NearIdentityError where all but one entry of a column are small."""
-        rest = F - self.probe.F
-        own = rest[:, column] / self.probe.h[:, column]
-        diagonal = float(np.median(own))
-        rest[:, column] = (own - diagonal) * self.probe.h[:, column]
-        if (norm2(rest) <= NEAR_IDENTITY * np.abs(diagonal * self.probe.h[:, column])).all() and diagonal != 0:
-            raise NearIdentityError(diagonal)
 
     def _place(self, part: float) -> int:
         """A column that far along every axis."""

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.linalg
@@ -21,16 +21,18 @@ from implicitsolve.krylov import GMRES
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._jacobian import Scales
 from implicitsolve.linearize._shifts import toeplitz_blocks
+from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._budget import evaluations_without_progress
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._plan import ANY, CLOSE, End, Stage, label
-from implicitsolve.nonlinear._sparse_newton import IDLE_MIXING, REJECTED, Damped
+from implicitsolve.nonlinear._sparse_newton import REJECTED
 from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext, Standing
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
 from implicitsolve.operators._sparse import SparseMatrix
 
 ACCURACY, PRODUCTS = 1e-3, 200  # of solves with an operator, which take no residuals, and its products at most
 AIDED = 0.25  # part of the budget in evaluations, after which a preconditioner is left
+PATIENCE = 5  # steps in which Anderson's method must halve ||F||
 
 
 def _is_dear(context: SolveContext) -> Callable[[Standing], bool]:
@@ -93,9 +95,15 @@ def _by_products(A: LinearOperator) -> LinearOperator:
     return LinearOperator(solve, in_shape=A.shape[0])
 
 
+class Damped(Anderson):
+    """Anderson's method, which mixes from the second step on: 0.4 to 0.9 of the evaluations."""
+
+    contraction: ClassVar[float] = 0.0
+
+
 def approximated_stages(method: NonlinearMethod, context: SolveContext) -> list[Stage]:
     """The inverse alone, the inverse as preconditioner, and a method without it."""
-    mixing = [] if context.evaluator.box is not None else [Stage(method=Damped(patience=IDLE_MIXING), until=REJECTED)]
+    mixing = [] if context.evaluator.box is not None else [Stage(method=Damped(patience=PATIENCE), until=REJECTED)]
     krylov = Stage(method=NewtonKrylov(retry=False), until=DEAR, continues=ANY)
     return [*mixing, krylov, Stage(method=Aided(method=method), continues=CLOSE)]
 

@@ -76,8 +76,7 @@ class Auto(PlannedMethod):
       from farther on for a single equation, and `NewtonKrylov`.
     - More unknowns without structure: a search for the sparsity of J, then `SparseNewton` if it finds a pattern.
     - A network's pattern is sought only when `NewtonKrylov` has cost, or will cost, more than the search.
-    - A dense J: `NewtonKrylov`, preconditioned if its columns repeat by shifts; `Anderson` comes before it where J is
-      near a multiple of I.
+    - A dense J: `NewtonKrylov`, preconditioned if its columns repeat by shifts.
     - Before products are tried again, "auto" for multiples of the unknowns' sizes, if these differ by three orders of
       magnitude at x0 or at the best point.
     - Up to 100 unknowns without structure both dense methods follow, and `NewtonKrylov` in a trust region comes last;

@@ -18,7 +18,6 @@ from implicitsolve.direct._sparse_lu import SparseLU, SparsePlan
 from implicitsolve.globalize._line_search import Backtracking, LineSearch
 from implicitsolve.linearize._detect import LEAST_UNKNOWNS
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._block_loop import BlockLoop
 from implicitsolve.nonlinear._block_newton import OneFactoredSystem
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
@@ -38,7 +37,6 @@ from implicitsolve.structure._sparse import Sparse
 LEAST_RENT, MOST_RENT = 0.33, 1.75  # of the likely cost of bisection, that products take before it
 RENTED = 20  # Krylov vectors of a step meanwhile: the rule is looked at between steps
 PRODUCTS_OF_FACTORS = 8.0  # unknowns for each product with a full matrix that its factors take the time of
-IDLE_MIXING = 5  # steps in which Anderson's method, where it comes first, must halve ||F||
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +48,7 @@ class SparseNewton(PlannedMethod):
     structure : Sparse or Grid, optional
         Where J has entries. Default: what the problem declares; else it is detected at the start, by `budget`
         evaluations at most, unless the problem forbids that (``structure="none"``). Where none is found, the system is
-        solved by `NewtonKrylov`, and so is one on which the factored J fails, also in a trust region (`Dogleg`). A full
-        J with a column near that of a multiple of I, as in integral equations of the second kind, is left to `Anderson`
-        first.
+        solved by `NewtonKrylov`, and so is one on which the factored J fails, also in a trust region (`Dogleg`).
     budget : int, optional
         Evaluations for the detection. Default 400.
     bisection : bool or "late", optional
@@ -146,14 +142,12 @@ class SparseNewton(PlannedMethod):
             Stage(method=NewtonKrylov(retry=False, max_krylov=RENTED), when=IRREGULAR, until=OVERTAKEN),
             Stage(method=replace(search, bisection="only"), when=LEFT_IRREGULAR),
         ]
-        mixing = [] if context.evaluator.box is not None else [Stage(method=Mixing(), when=NEAR_IDENTITY)]
         return [
             Stage(method=first),
             rented,
             *(late if self.bisection == "late" else ()),
             Stage(method=LargeEntries(factor=self.factor), when=FULL, until=REJECTED),
             factored,
-            *mixing,
             replace(products[0], continues=CLOSE),
             *products[1:],
         ]
@@ -172,7 +166,6 @@ class SparseNewton(PlannedMethod):
 IRREGULAR = found("J is sparse without diagonals", Outcome.IRREGULAR)
 LEFT_IRREGULAR = Condition("the search costs less", lambda c, s: IRREGULAR.holds(c, s) & LEFT.holds(c, s))
 FULL = found("J is full with few large entries", Outcome.FULL)
-NEAR_IDENTITY = found("J is full and near a multiple of I", Outcome.IDENTITY)
 REJECTED = End("a rejected step", lambda context: lambda standing: standing.is_rejected, Status.LINE_SEARCH_FAILED)
 
 
@@ -246,23 +239,3 @@ class LargeEntries(NonlinearMethod):
         settings: DirectMethod | ILU = factor if plan.is_direct or plan.fill.prefers_direct else ILU()
         method = NewtonKrylov(preconditioner=Lagged(preconditioner=settings, structure=large), retry=False)
         return method.solve(context, start, rows)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mixing(NonlinearMethod):
-    """Anderson's method for J near c I, damped by 1 / c, which is negative for F = G(x) - x."""
-
-    label: ClassVar[str] = "Anderson"
-
-    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        c: float = context.memory.detection.diagonal  # type: ignore[union-attr]
-        return Damped(patience=IDLE_MIXING, damping=1 / c).solve(context, start, rows)
-
-
-class Damped(Anderson):
-    """Anderson's method, which mixes from the second step on: 0.4 to 0.9 of the evaluations."""
-
-    contraction: ClassVar[float] = 0.0
-
-    def __post_init__(self) -> None:
-        """Check nothing: the settings are the library's."""

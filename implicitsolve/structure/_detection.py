@@ -31,7 +31,6 @@ class Outcome(StrEnum):
     BISECTION = "bisection", "by bisection"
     SMALL = "small", "few unknowns"
     DENSE = "dense", "a single unknown changes too many equations"
-    IDENTITY = "identity", "a single unknown changes many equations, though its own nearly as in a fixed-point problem"
     FULL = (
         "full",
         "a single unknown changes too many equations, though few of them much, which make a preconditioner",
@@ -48,7 +47,6 @@ class Outcome(StrEnum):
         """Whether a search at another point would only repeat it."""
         return self in (
             Outcome.DENSE,
-            Outcome.IDENTITY,
             Outcome.FULL,
             Outcome.SHIFTS,
             Outcome.BUDGET,
@@ -68,7 +66,7 @@ class Detection(Representation):
     how : Outcome
         "diagonals" or "bisection": which search found it; in the result of a solve also "declared", "jac" (the entries
         of the problem's own matrix), "previous" (found by an earlier solve), or "traced" (all branches of a traced F).
-        Without a structure the reason: "small", "dense", "identity": dense, but near a multiple of I, "full": dense,
+        Without a structure the reason: "small", "dense", "full": dense,
         with few large entries, "shifts": dense, with columns that repeat some places on, "not finite", "raised",
         "budget", "irregular": not on diagonals, or "contradiction": J d is not the measured change of F.
     evaluations : int
@@ -86,8 +84,6 @@ class Detection(Representation):
     large : Sparse or None
         Where a full J has entries above a hundredth of its columns' largest, as a local operator with a mean or an
         integral added has: they make a preconditioner.
-    diagonal : float
-        Where J is near a multiple of I: the factor.
     kernels : ndarray (k, k, 2 T - 1) or None
         Where columns of J repeat by shifts: its entries by the shift, for columns and rows of k fields of T unknowns.
 
@@ -108,7 +104,6 @@ class Detection(Representation):
     colors: HostArray | None = field(default=None, repr=False)
     likely: float = field(default=0.0, repr=False)
     large: Sparse | None = field(default=None, repr=False)
-    diagonal: float = field(default=1.0, repr=False)
     kernels: HostArray | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
