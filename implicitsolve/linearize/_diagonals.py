@@ -8,7 +8,6 @@ import math
 import numpy as np
 
 from implicitsolve._typing import HostArray
-from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._bisection import Entries, Probe
 from implicitsolve.linearize._coloring import color_columns
 from implicitsolve.structure._sparse import Sparse, compressed

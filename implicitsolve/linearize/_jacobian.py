@@ -1,7 +1,4 @@
-"""The Jacobian of a problem, and its structure, for callers who need them explicitly; and units that it suggests.
-
-With units the methods solve G(y) = F(x_scale y) / f_scale.
-"""
+"""The Jacobian of a problem, and its structure, for callers who need them explicitly; and units that it suggests."""
 
 from __future__ import annotations
 
@@ -171,7 +168,7 @@ ROUNDS = 2  # assemblies for "auto": the first differences are no better than th
 
 @dataclass(frozen=True, eq=False)
 class Scales:
-    """Sizes of the unknowns and of the equations of a problem, arrays of the shape of its states."""
+    """Sizes of the unknowns and of the equations of a problem, arrays of the shape of its states: G(y) = F(x y) / F."""
 
     whole: Problem
     x: Array
@@ -204,9 +201,8 @@ class Scales:
 
     @property
     def problem(self) -> Problem:
-        """The problem in scaled unknowns and equations; without `blocks`, which differences replace."""
+        """The problem in these unknowns and equations; without `blocks`, which differences replace."""
         whole = self.whole
-        sides = whole.bounds and tuple(host(side) / host(self.x) for side in whole.bounds)
         return Problem(
             self.residual,
             jvp=whole.jvp and self.jvp,
@@ -217,44 +213,53 @@ class Scales:
             structure=whole.structure,
             batch_ndim=whole.batch_ndim,
             derivatives=whole.derivatives,
-            bounds=sides,
+            bounds=whole.bounds and tuple(host(side) / host(self.x) for side in whole.bounds),
             take=whole.take and self.take,
             rejects=whole.rejects,
             name=whole.name,
         )
 
-    def start(self, x0: Array) -> Array:
-        return _over(self.x, x0)
+    def start(self, x: Array) -> Array:
+        """The y of an x."""
+        return _over(self.x, x)
+
+    def back(self, y: Array) -> Array:
+        """The x of a y."""
+        return _times(self.x, y)
+
+    def slopes(self, y: Array) -> Array:
+        """The derivatives of `back`, unknown by unknown."""
+        return self.x
 
     def monitor(self, monitor: Monitor) -> Monitor:
         """The caller's monitor, which sees x and F in their units."""
-        return mapped(monitor, lambda x, F: (_times(self.x, x), _times(self.F, F)))
+        return mapped(monitor, lambda y, F: (self.back(y), _times(self.F, F)))
 
     def expanded(self, result: NonlinearResult) -> NonlinearResult:
         """The result in the units of the caller; its norms remain those of F / f_scale."""
-        return replace(result, x=_times(self.x, result.x), fun=_times(self.F, result.fun))
+        return replace(result, x=self.back(result.x), fun=_times(self.F, result.fun))
 
     def residual(self, y: Array) -> Array:
-        return self._divide(self.whole.residual(_times(self.x, y)), "residual", y)
+        return self._divide(self.whole.residual(self.back(y)), "residual", y)
 
     def jvp(self, y: Array, v: Array) -> Array:
-        return self._divide(self.whole.jvp(_times(self.x, y), _times(self.x, v)), "jvp", y)  # type: ignore[misc]
+        return self._divide(self.whole.jvp(self.back(y), _times(self.slopes(y), v)), "jvp", y)  # type: ignore[misc]
 
     def jvps(self, y: Array, V: Array) -> Array:
-        return _over(self.F, self.whole.jvps(_times(self.x, y), _times(self.x, V)))  # type: ignore[misc]
+        return _over(self.F, self.whole.jvps(self.back(y), _times(self.slopes(y), V)))  # type: ignore[misc]
 
     def vjp(self, y: Array, w: Array) -> Array:
-        product = self.whole.vjp(_times(self.x, y), _over(self.F, w))  # type: ignore[misc]
-        return _times(self.x, self._as_array(product, "vjp", y))
+        product = self.whole.vjp(self.back(y), _over(self.F, w))  # type: ignore[misc]
+        return _times(self.slopes(y), self._as_array(product, "vjp", y))
 
     def jac(self, y: Array) -> Any:
-        return self._jacobian(self.whole.jac(_times(self.x, y)), "jac")  # type: ignore[misc]
+        return self._jacobian(self.whole.jac(self.back(y)), "jac", y)  # type: ignore[misc]
 
     def linearize(self, y: Array) -> Any:
-        pair: Any = self.whole.linearize(_times(self.x, y))  # type: ignore[misc]
+        pair: Any = self.whole.linearize(self.back(y))  # type: ignore[misc]
         if not (isinstance(pair, tuple) and len(pair) == 2):
             return pair
-        return self._divide(pair[0], "linearize", y), self._jacobian(pair[1], "linearize")
+        return self._divide(pair[0], "linearize", y), self._jacobian(pair[1], "linearize", y)
 
     def take(self, indices: Indices) -> Problem:
         part = chosen(replace(self.whole, x_scale=host(self.x), f_scale=host(self.F)), indices, tuple(self.x.shape))
@@ -268,10 +273,10 @@ class Scales:
         xp, shape = array_namespace(y), tuple(self.F.shape)
         return xp.reshape(checked_array(value, name, xp, y.dtype, shape), shape)
 
-    def _jacobian(self, J: Any, name: str) -> Any:
+    def _jacobian(self, J: Any, name: str, y: Array) -> Any:
         batch_shape = tuple(self.x.shape[: self.whole.batch_ndim])
         xp, flat = array_namespace(self.x), (*batch_shape, -1)
-        x, F = xp.reshape(self.x, flat), xp.reshape(self.F, flat)
+        x, F = xp.reshape(self.slopes(y), flat), xp.reshape(self.F, flat)
         size = x.shape[-1]
         J = J.to_sparse() if isinstance(J, SparseMatrix) and not J.batch_shape else J
         if scipy.sparse.issparse(J) and J.shape == (size, size):

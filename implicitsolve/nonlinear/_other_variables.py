@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,32 +12,12 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._difference_product import Box
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._jacobian import Scales
-from implicitsolve.monitor import mapped
 from implicitsolve.nonlinear._plan import Condition, label
 from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext, SolveMemory
 from implicitsolve.problem import Problem
 from implicitsolve.status import Status
 
 SPREAD = 1e3  # of the sizes of the unknowns at x0 or at the best point, from which on they tell their units
-
-
-class Variables(Protocol):
-    """What y stands for."""
-
-    precision: ClassVar[float] = 1.0  # size of y for which errors of x, relative to itself, are as small as those of y
-
-    def problem(self, structure: Any) -> Problem:
-        """The problem in y."""
-
-    def of(self, x: HostArray) -> HostArray:
-        """The y of an x."""
-
-    def back(self, y: HostArray) -> HostArray:
-        """The x of a y."""
-
-    def error(self, y: HostArray, error: HostArray) -> HostArray:
-        """The error of each x by that of y, relative to y."""
-        return error.copy()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +27,7 @@ class OtherVariables(NonlinearMethod):
     method: NonlinearMethod
     takes_all: bool = True  # whether also what failed is taken for an improvement, if F has become smaller
     words: ClassVar[str]
+    precision: ClassVar[float] = 1.0  # size of y for which errors of x, relative to itself, are as small as those of y
     keeps_bounds: ClassVar[bool] = True
 
     @property
@@ -59,26 +40,30 @@ class OtherVariables(NonlinearMethod):
         """Whether the problem is one for other variables: NumPy arrays, no `blocks` and no schedule."""
         return type(x0) is np.ndarray and context.scheduler is None and context.evaluator.problem.blocks is None
 
-    def variables(self, evaluator: Evaluator, start: Solution) -> Variables:
+    def variables(self, evaluator: Evaluator, start: Solution) -> Scales:
         """The variables, by what is known of x."""
         raise NotImplementedError
+
+    def error(self, y: HostArray, error: HostArray) -> HostArray:
+        """The error of each x by that of y, relative to y."""
+        return error.copy()
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         whole, structure = context.evaluator, context.evaluator.problem.structure
         variables = self.variables(whole, start)
-        like = variables.of(whole.unflatten(start.start))
-        inner = Evaluator(variables.problem(structure), like, self.method.rdiff, few=whole.few)
+        like = variables.start(whole.unflatten(start.start))
+        inner = Evaluator(variables.problem, like, self.method.rdiff, few=whole.few)
         inner.tally = whole.tally
-        first, x = inner.flatten(like), inner.flatten(variables.of(whole.unflatten(start.x)))
+        first, x = inner.flatten(like), inner.flatten(variables.start(whole.unflatten(start.x)))
         stop = context.stop
         if stop.judges_x:
-            stop = replace(stop, xtol=stop.error_limit(float(np.finfo(like.dtype).eps)) / variables.precision)
+            stop = replace(stop, xtol=stop.error_limit(float(np.finfo(like.dtype).eps)) / self.precision)
         own, known = SolveMemory(declared=structure), SolveMemory(detection=context.memory.detection)
-        watch = mapped(context.monitor, lambda y, F: (variables.back(y), F))
+        watch = variables.monitor(context.monitor)
         settings = replace(context, evaluator=inner, stop=stop, monitor=watch, memory=own, previous=known)
         fresh = np.zeros_like(start.charged)  # the budget of another system
         found = self.method.solve(replace(settings, share=1.0), replace(start, start=first, x=x, charged=fresh), rows)
-        error = variables.error(found.x, found.error)
+        error = self.error(found.x, found.error)
         x = whole.flatten(variables.back(inner.unflatten(found.x)))
         others: HostArray = np.ones(len(x), dtype=bool)
         others[slice(None) if rows is None else rows] = False
@@ -103,9 +88,9 @@ class Rescaled(OtherVariables):
         """Whether the problem is one for other variables, and real."""
         return OtherVariables.suits(context, x0) and x0.dtype.char in "fd"
 
-    def variables(self, evaluator: Evaluator, start: Solution) -> Variables:
+    def variables(self, evaluator: Evaluator, start: Solution) -> Scales:
         sizes, like = evaluator.unflatten(_sizes(start)), evaluator.unflatten(start.start)
-        return Multiples(Scales.with_sizes(evaluator.problem, sizes, np.ones_like(like), like))
+        return Scales.with_sizes(evaluator.problem, sizes, np.ones_like(like), like)
 
 
 def _sizes(solution: Solution) -> HostArray:
@@ -123,22 +108,6 @@ def _have_other_units(context: SolveContext, solution: Solution) -> HostArray:
 UNITS = Condition("unknowns differ by three orders of magnitude", _have_other_units)
 
 
-@dataclass(frozen=True, eq=False)
-class Multiples(Variables):
-    """Multiples of scales."""
-
-    scales: Scales
-
-    def problem(self, structure: Any) -> Problem:
-        return replace(self.scales.problem, structure=structure)
-
-    def of(self, x: HostArray) -> HostArray:
-        return x / self.scales.x
-
-    def back(self, y: HostArray) -> HostArray:
-        return y * self.scales.x
-
-
 @dataclass(frozen=True, kw_only=True)
 class Logarithmic(OtherVariables):
     """A method for y = log(x), for unknowns whose lower bound is zero: steps multiply them, and none reaches zero.
@@ -148,6 +117,7 @@ class Logarithmic(OtherVariables):
     """
 
     words: ClassVar[str] = "logarithms"
+    precision: ClassVar[float] = 32.0
 
     @staticmethod
     def suits(context: SolveContext, x0: Array) -> bool:
@@ -158,59 +128,40 @@ class Logarithmic(OtherVariables):
         positive = box.lower == 0
         return bool(positive.any() and (x0[positive] > 0).all())
 
-    def variables(self, evaluator: Evaluator, start: Solution) -> Variables:
-        box: Any = evaluator.box
-        return Logarithms(evaluator.problem, evaluator.unflatten(box.lower == 0), box)
-
-
-@dataclass(frozen=True, eq=False)
-class Logarithms(Variables):
-    """A problem in logarithms of those unknowns that are marked."""
-
-    whole: Problem
-    positive: HostArray
-    box: Box
-    precision: ClassVar[float] = 32.0
-
-    def problem(self, structure: Any) -> Problem:
-        """The problem; its functions are those of the whole, by the chain rule."""
-        whole, times, box, shape = self.whole, self.factors, self.box, self.positive.shape
-        jvp, vjp, jac = whole.jvp, whole.vjp, whole.jac
-        with np.errstate(divide="ignore", invalid="ignore"):
-            sides = tuple(self.of(side.reshape(shape)) for side in (box.lower, box.upper))
-        return Problem(
-            lambda y: whole.residual(self.back(y)),
-            jvp=None if jvp is None else lambda y, v: jvp(self.back(y), times(y) * v),
-            vjp=None if vjp is None else lambda y, w: times(y) * vjp(self.back(y), w),
-            jac=None if jac is None else lambda y: self._jacobian(y, jac(self.back(y)), "jac"),
-            linearize=whole.linearize and self._linearize,
-            structure=structure,
-            batch_ndim=whole.batch_ndim,
-            rejects=whole.rejects,
-            bounds=None if np.isinf(sides).all() else sides,
-            name=whole.name,
-        )
-
-    def of(self, x: HostArray) -> HostArray:
-        with np.errstate(divide="ignore"):
-            return np.where(self.positive, np.log(np.where(self.positive, x, 1.0)), x)
-
-    def back(self, y: HostArray) -> HostArray:
-        """The inverse of `of`, within the range of the dtype."""
-        largest = 0.98 * math.log(float(np.finfo(y.dtype).max))
-        return np.where(self.positive, np.exp(np.clip(y, -largest, largest)), y)
+    def variables(self, evaluator: Evaluator, start: Solution) -> Scales:
+        ones = np.ones_like(evaluator.unflatten(start.start))
+        return Logarithms(evaluator.problem, ones, ones, evaluator.box)  # type: ignore[arg-type]
 
     def error(self, y: HostArray, error: HostArray) -> HostArray:
         with np.errstate(invalid="ignore"):
             return error * np.maximum(np.abs(y).max(axis=1), 1.0)
 
-    def factors(self, y: HostArray) -> HostArray:
-        """Derivatives of `back`."""
+
+@dataclass(frozen=True, eq=False)
+class Logarithms(Scales):
+    """A problem in logarithms of the unknowns whose lower bound is zero."""
+
+    box: Box
+
+    @property
+    def problem(self) -> Problem:
+        """The problem in logarithms."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            sides = tuple(self.start(side.reshape(self.x.shape)) for side in (self.box.lower, self.box.upper))
+        return replace(super().problem, take=None, bounds=None if np.isinf(sides).all() else sides)
+
+    @property
+    def positive(self) -> Array:
+        return self.box.lower.reshape(self.x.shape) == 0
+
+    def start(self, x: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            return np.where(self.positive, np.log(np.where(self.positive, x, 1.0)), x)
+
+    def back(self, y: Array) -> Array:
+        """The inverse of `start`, within the range of the dtype."""
+        largest = 0.98 * math.log(float(np.finfo(y.dtype).max))
+        return np.where(self.positive, np.exp(np.clip(y, -largest, largest)), y)
+
+    def slopes(self, y: Array) -> Array:
         return np.where(self.positive, self.back(y), 1.0)
-
-    def _jacobian(self, y: HostArray, J: object, name: str) -> object:
-        return Scales(self.whole, self.factors(y), np.ones_like(y))._jacobian(J, name)
-
-    def _linearize(self, y: HostArray) -> tuple[HostArray, Any]:
-        F, J = self.whole.linearize(self.back(y))  # type: ignore[misc]
-        return F, self._jacobian(y, J, "linearize")
