@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -31,7 +31,6 @@ class OfferedJacobians(JacobianAssembler):
         self.name = "jac" if evaluator.problem.linearize is None else "linearize"
         self.sensitivity = np.full(evaluator.rows.size, np.nan)
         self.structure: Sparse = _pattern(J)
-        self._last: _Layout | None = None  # of sparse matrices
 
     @classmethod
     def of(cls, evaluator: Evaluator, x: Array) -> OfferedJacobians | None:
@@ -75,13 +74,9 @@ class OfferedJacobians(JacobianAssembler):
             self._widen(J.structure)
             pattern, entries = J.structure, J.data
         else:
-            J = _compress(J)
-            last, parts = self._last, (J.indices, J.indptr)
-            if last is None or last.format != J.format or not all(map(np.array_equal, last.parts, parts)):
-                self._last = last = _Layout(J.format, tuple(part.copy() for part in parts), *_in_columns(J))
-                self._widen(last.pattern)
-            pattern = last.pattern
-            entries = J.data if last.order is None else array_namespace(J.data).take(J.data, last.order)
+            J = _in_columns(J)
+            pattern, entries = compressed(to_host(J.indptr), to_host(J.indices)), J.data
+            self._widen(pattern)
         if pattern.nnz == self.structure.nnz:
             return entries
         n, (own, all_of_them) = np.int64(pattern.unknowns), (pattern, self.structure)
@@ -98,31 +93,13 @@ class OfferedJacobians(JacobianAssembler):
             self.structure = max(self.structure, union, key=lambda part: part.nnz)
 
 
-class _Layout(NamedTuple):
-    """How a sparse matrix stores its entries."""
-
-    format: str
-    parts: tuple[Array, ...]  # indices and starts
-    pattern: Sparse
-    order: Array  # of its entries in the pattern; None: their own
-
-
-def _compress(J: Any) -> Any:
-    """A sparse matrix of SciPy or CuPy in compressed rows or columns, in order and without duplicates."""
-    J = J if J.format in ("csr", "csc") else J.tocsr()
-    if not J.has_canonical_format:
-        J = J.copy()
-        J.sum_duplicates()
-    return J
-
-
-def _in_columns(J: Any) -> tuple[Sparse, Array]:
-    """Pattern of a compressed matrix, whose indices the host reads, and the order of its entries in that."""
-    indices, indptr = to_host(J.indices), to_host(J.indptr)
-    if J.format == "csc":
-        return compressed(indptr, indices), None
-    columns = scipy.sparse.csr_array((np.arange(indices.size), indices, indptr), shape=J.shape).tocsc()
-    return compressed(columns.indptr, columns.indices), from_host(columns.data, J.data)
+def _in_columns(J: Any) -> Any:
+    """A sparse matrix of SciPy or CuPy in compressed columns, in order and without duplicates."""
+    columns = J.tocsc()
+    if not columns.has_canonical_format:
+        columns = columns.copy()
+        columns.sum_duplicates()
+    return columns
 
 
 def _is_matrix(J: Any) -> bool:
@@ -136,4 +113,5 @@ def _pattern(J: Any) -> Sparse:
     if isinstance(J, np.ndarray):
         n = J.shape[-1] if J.ndim else 0
         return Sparse((J != 0).reshape(-1, n, n).any(axis=0) if n else np.zeros((0, 0), dtype=bool))
-    return _in_columns(_compress(J))[0]
+    J = _in_columns(J)
+    return compressed(to_host(J.indptr), to_host(J.indices))
