@@ -156,7 +156,6 @@ class BlockLU(BlockSettings):
 
 
 def check_matrix(owner: str, A: Any) -> None:
-    """Raise unless A is a block-banded matrix."""
     if not isinstance(A, BlockBandedMatrix):
         raise TypeError(f"{owner}.factor: `A` must be a BlockBandedMatrix, got {type(A).__name__}")
     if host_dtype(A.dtype).char not in "fdFD":

@@ -153,12 +153,10 @@ class _Solver:
         self.nbytes: int = int(solver.plan_info.memory_estimates["permanent_device_memory"])
 
     def factorize(self, entries: Array) -> None:
-        """Factorize the matrix with these entries."""
         self._matrix.data[...] = entries
         self._solver.factorize()
 
     def solve(self, b: Array) -> Array:
-        """Solve with the last factors."""
         self._solver.reset_operands(b=b)
         return self._solver.solve()
 
@@ -183,7 +181,6 @@ class _Factors:
         return last * self.unscaled(first * b, trans)
 
     def unscaled(self, b: Array, trans: str = "N") -> Array:
-        """Solve with R A C."""
         xp = array_namespace(b)
         if trans == "H" and self.is_complex:
             return xp.conj(self._solver(True).solve(xp.conj(b)))

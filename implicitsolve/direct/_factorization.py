@@ -182,7 +182,6 @@ class _Inverse:
     refine: int
 
     def solve(self, b: Array, adjoint: bool) -> Array:
-        """Solve for b (*batch, T, k, K)."""
         xp = array_namespace(b, self.like)
         flat = xp.reshape(b, (math.prod(self.batch_shape), *self.in_shape, b.shape[-1]))
         with np.errstate(all="ignore"):
@@ -195,7 +194,6 @@ class _Inverse:
         return x
 
     def negative(self, F: Array) -> Array:
-        """-A^-1 F for F (B, N)."""
         in_place = getattr(self.factors, "solve_in_place", None)
         x = -F
         parts = array_namespace(F).reshape(x, (x.shape[0], *self.in_shape, 1))

@@ -232,7 +232,6 @@ def _scales(structure: Sparse, data: HostArray) -> tuple[HostArray, HostArray] |
 
 
 def _factor_unscaled(plan: SparsePlan, data: HostArray) -> Engine | None:
-    """Factors of these entries."""
     try:
         if plan.is_dense:
             return DenseLU(plan, data)

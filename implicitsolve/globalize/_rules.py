@@ -31,7 +31,6 @@ def has_halved(norm: Any, previous: Any) -> Any:
 
 
 def has_diverged(norm: Any, start: Any) -> Any:
-    """Whether ||F|| has grown beyond all bounds."""
     return norm > BLOWN_UP * start
 
 

@@ -67,7 +67,6 @@ class Box:
         return Box(gather(self.lower, rows), gather(self.upper, rows))
 
     def clipped(self, x: Array) -> Array:
-        """The nearest point within the bounds."""
         xp = array_namespace(x)
         return xp.minimum(xp.maximum(x, self.lower), self.upper)
 

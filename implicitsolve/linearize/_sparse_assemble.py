@@ -89,7 +89,6 @@ class SparseAssembler:
         return cls(structure, found.full_rows, found.colors)
 
     def _places(self, x: Array) -> Places:
-        """Index arrays where x is."""
         if isinstance(x, np.ndarray):
             return self._on_host
         where = str(device(x))

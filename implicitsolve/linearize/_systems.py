@@ -121,7 +121,6 @@ class Systems:
         return part
 
     def __getattr__(self, name: str) -> Any:
-        """Take the problem of these systems."""
         if name != "problem":
             raise AttributeError(name)
         self.problem = problem = chosen(*self.origin)
@@ -133,7 +132,6 @@ class Systems:
         return DifferenceLength(self.flat_shape[0], self.rdiff)
 
     def _of(self, indices: Indices) -> Self:
-        """What some systems keep of this evaluator."""
         part = copy.copy(self)
         part.entering, part.length = None, self.length
         part.rows, part.box = self.rows.take(indices), None if self.box is None else self.box.take(indices)

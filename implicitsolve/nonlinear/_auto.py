@@ -216,7 +216,6 @@ class FartherStart(DenseNewton):
 
     @property
     def label(self) -> str:
-        """The name in `Retry.method`."""
         return "DenseNewton from farther on"
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:

@@ -193,7 +193,6 @@ class BlockLoop(IterationLoop[BlockState]):
         return failed
 
     def _factorize(self, fresh: HostArray) -> None:
-        """Assemble and factorize J of some systems."""
         self.state.updates.reset(fresh)
         self.descents = []
         rows = np.flatnonzero(fresh)
@@ -216,7 +215,6 @@ class BlockLoop(IterationLoop[BlockState]):
             rows = rows[assembler.check(part.rows, direction)]
 
     def _jacobian_of(self, part: Evaluator, x: Array, F: Array) -> LinearOperator:
-        """J(x) of some systems."""
         J = self.assembler.assemble(part, x, F)
         return J if self.shift is None else self.shift(part.rows, J, x, F)
 

@@ -190,7 +190,6 @@ class OneFactoredSystem(OneInvertedSystem):
         return direction
 
     def _factor(self) -> Any:
-        """The inverse of J(x), by its factors."""
         differences = self.differences
         blocks = None if differences is None else differences.taken(self.x, self.F, self.norm)
         if differences is None or blocks is None:

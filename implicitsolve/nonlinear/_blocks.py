@@ -88,7 +88,6 @@ class IndependentBlocks(NonlinearMethod):
 
     @staticmethod
     def _show(context: SolveContext, step: NewtonStep, x: Array, F: Array) -> None:
-        """Pass a step to the monitor."""
         if context.monitor is not silent:
             shown = (context.evaluator.unflatten(part.copy()) for part in (x, F))
             if ends_solve(context.monitor(step, *shown)):

@@ -95,7 +95,6 @@ class BroydenInverse:
         self.pairs = self.pairs[max(0, len(self.pairs) - oldest) :]
 
     def reset(self, where: HostArray) -> None:
-        """Forget the systems that are factorized again."""
         if where.all():
             self.pairs, self.last = [], None
         if not where.any() or not (self.pairs or self.last):

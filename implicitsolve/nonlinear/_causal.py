@@ -169,7 +169,6 @@ class _CausalLoop(IterationLoop[_State]):
         return {"step_length": ones}
 
     def _bound(self, J: LinearOperator) -> Array:
-        """The next iterate."""
         state, inverse = self.state, J.approximate_inverse()
         if inverse is None:
             raise ValueError("CausalNewton: J must offer its `inverse`, got None")

@@ -310,14 +310,12 @@ class DenseLoop(IterationLoop[DenseState]):
             self.budget.exempt[self.state.rows[sizes.max(axis=1) > MIXED * least]] = True
 
     def _jacobian(self, part: Evaluator, x: Array, F: Array) -> HostArray:
-        """J(x) as an array (b, N, N)."""
         if self.offered is not None:
             return np.array(self.offered.assemble(part, x, F).todense())
         return self.assembler.assemble(part, x, F).blocks[:, 0, 0]
 
 
 def trial_points(measured: Norms, norms: HostArray) -> SearchResult:
-    """Trial points, as if all were accepted."""
     F, _, x = measured.arrays
     accepted, finite = np.ones(norms.shape, dtype=bool), np.isfinite(norms)
     return SearchResult(x, F, norms, norms, accepted, finite, None, measured)

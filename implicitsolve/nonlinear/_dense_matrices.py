@@ -33,7 +33,6 @@ def solve_each(J: HostArray, F: HostArray) -> HostArray:
 
 
 def times(J: HostArray, v: HostArray) -> HostArray:
-    """J v for each system."""
     return (J @ v[:, :, None])[:, :, 0]
 
 
@@ -43,7 +42,6 @@ def is_singular(J: HostArray) -> HostArray:
 
 
 def central_differences(part: Evaluator, x: HostArray) -> HostArray:
-    """J(x) by central differences."""
     typical = np.abs(x).max(axis=1, keepdims=True)
     typical = np.maximum(np.abs(x), LEAST_ENTRY * np.where(typical > 0, typical, 1.0))
     h, J = eps(numpy_namespace, x.dtype) ** (1 / 3) * typical, np.empty((*x.shape, x.shape[1]), dtype=x.dtype)

@@ -52,7 +52,6 @@ class DenseNewton(NonlinearMethod):
 
     @property
     def label(self) -> str:
-        """The name in the list of retries."""
         return "DenseNewton" + ", equilibrated" * self.equilibrated + ", projected" * self.projected
 
     @staticmethod

@@ -101,7 +101,6 @@ class SinglePrecision:
 
     @property
     def grew(self) -> Any:
-        """Whether the next solve has more vectors."""
         return self.linear.grew
 
     @property
@@ -158,7 +157,6 @@ def restored(x: Array, norms: HostArray, like: Array) -> Array:
 
 
 def _round(M: Any, like: Array) -> LinearOperator | None:
-    """An operator as one on float32 vectors."""
     xp = array_namespace(like)
     if M is None or M.dtype == xp.float32:
         return M
@@ -195,7 +193,6 @@ class OneRecyclingGMRES:
 
     @property
     def space(self) -> RecycledSpace | None:
-        """The recycled space, for later solves."""
         self._join()
         if not self.held:
             return None
@@ -275,7 +272,6 @@ class OneRecyclingGMRES:
         return rest, CONVERGED if rest <= target else status
 
     def _precondition(self, v: HostArray) -> HostArray:
-        """M v, as by `RecycledSpace`."""
         if not self.held:
             return v
         with np.errstate(all="ignore"):

@@ -66,7 +66,6 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         raise NotImplementedError
 
     def _proposal(self) -> Array:
-        """The step to try."""
         raise NotImplementedError
 
     def _trial(self) -> tuple[Array, Array]:
@@ -120,7 +119,6 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         return F
 
     def _image_step(self, state: FixedPointState, F: Array) -> Array:
-        """M F."""
         with np.errstate(all="ignore"):
             return state.inverse.matvec(F) if state.inverse.parts else F
 
@@ -195,7 +193,6 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
 
 
 def scaled(damping: HostArray, step: Array) -> Array:
-    """``damping * step`` for each system."""
     return step if (damping == 1.0).all() else from_host(damping, step)[:, None] * step
 
 

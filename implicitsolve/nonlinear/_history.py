@@ -67,7 +67,6 @@ class History:
 
     @property
     def columns(self) -> int:
-        """Columns in use."""
         return min(self.seen, self.memory)
 
     def append(self, dF: Array, dg: Array, F: Array, rejected: HostArray) -> None:
@@ -138,7 +137,6 @@ class History:
         return (self._at_places(from_host(weights, self.dg)), self.dg[:, :m, :]), rest
 
     def combine(self, weights: Array, rows: Array) -> Array:
-        """The combination of the present systems."""
         correction = self.work.combine(weights, rows)
         return correction if self.places is None else gather(correction, self.places)
 
@@ -151,13 +149,11 @@ class History:
         return placed
 
     def _grow(self) -> None:
-        """Make room for twice as many columns."""
         (systems, used, _), old = self.dF.shape, (self.dF, self.dg)
         self.dF, self.dg = _pair(self.dF, systems, min(self.memory, 2 * used))
         self.dF[:, :used, :], self.dg[:, :used, :] = old
 
     def take(self, rows: Indices) -> History:
-        """Return the history of some systems."""
         part = copy.copy(self)
         places = rows if self.places is None else self.places[rows]
         if places.size == self.dF.shape[0] and (places == np.arange(places.size)).all():

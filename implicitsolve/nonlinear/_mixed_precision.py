@@ -41,7 +41,6 @@ class MixedPrecision(FixedPointMethod):
 
     @property
     def label(self) -> str:
-        """The first method, and its precision."""
         return f"{label(self.rough)} in float32, then NewtonKrylov in float64"
 
     @staticmethod

@@ -107,7 +107,6 @@ class OneKrylovSystem(OneSystem):
         return solved
 
     def _products(self) -> Callable[[HostArray], HostArray]:
-        """``v -> J(x) v``."""
         evaluator, x, F = self.evaluator, self.x, self.F
         if evaluator.has_exact_products:
             matvec = evaluator.jacobian(x[None], F[None]).matvec

@@ -87,7 +87,6 @@ class OfferedJacobians(JacobianAssembler):
         return data
 
     def _widen(self, pattern: Sparse) -> None:
-        """Add the entries of a pattern."""
         if not self.structure.has_entries_of(pattern):
             union = self.structure.union(pattern)
             self.structure = max(self.structure, union, key=lambda part: part.nnz)

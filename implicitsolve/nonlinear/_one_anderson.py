@@ -57,7 +57,6 @@ class OneAnderson(OneSystem):
         self.newest = None
 
     def _image(self, F: HostArray) -> HostArray:
-        """M F."""
         with np.errstate(all="ignore"):
             return F if self.M is None else self.M.matvec(F[None])[0]
 

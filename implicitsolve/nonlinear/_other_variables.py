@@ -32,7 +32,6 @@ class OtherVariables(NonlinearMethod):
 
     @property
     def label(self) -> str:
-        """The name in `Retry.method`."""
         return f"{label(self.method)} in {self.words}"
 
     @staticmethod
@@ -145,7 +144,6 @@ class Logarithms(Scales):
 
     @property
     def problem(self) -> Problem:
-        """The problem in logarithms."""
         with np.errstate(divide="ignore", invalid="ignore"):
             sides = tuple(self.start(side.reshape(self.x.shape)) for side in (self.box.lower, self.box.upper))
         return replace(super().problem, take=None, bounds=None if np.isinf(sides).all() else sides)

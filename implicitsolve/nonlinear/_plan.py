@@ -144,7 +144,6 @@ class Plan:
 
 
 def _sentence(stage: Stage, share: float, *, is_first: bool, unknowns: int) -> str:
-    """A stage in words."""
     if isinstance(stage.method, Search):
         most = stage.method.budget or evaluations_without_progress(unknowns)
         where = f" where {stage.when.words}" if stage.when.words else ""
@@ -247,7 +246,6 @@ def _retry(stage: Stage, context: SolveContext, first: Solution, rows: Indices) 
 
 
 def label(method: object) -> str:
-    """A method and its line search."""
     search = getattr(method, "line_search", None)
     name = getattr(method, "label", type(method).__name__)
     if search is None:

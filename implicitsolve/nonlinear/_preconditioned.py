@@ -189,7 +189,6 @@ class _Solve:
         return self.part.residual(x)
 
     def _truth(self, x: Array, rows: Indices) -> HostArray:
-        """Norms of the caller's F."""
         return self.norm[rows] if x is self.x0 else self.note(x, self._residual(x, rows), rows)
 
     def _point_of(self, x: Array, rows: Indices) -> Array:

@@ -68,7 +68,6 @@ class SparseInverses:
         self.usual: int = 0  # iterations of GMRES with M when it was new
 
     def factor(self, J: SparseMatrix) -> Any:
-        """The inverse of J."""
         if self.plan is None or self.plan.structure is not J.structure:
             self.plan, self.diagonals = self.lu.plan(J), diagonals(J.structure)
             self.preconditioners, self.M = alternatives(self.plan, J) if self.iterates else (), None
@@ -182,7 +181,6 @@ class _Iterative:
         return other
 
     def take(self, indices: Indices) -> _Iterative:
-        """The inverse itself, of the only system."""
         return self
 
 

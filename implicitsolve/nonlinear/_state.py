@@ -100,7 +100,6 @@ class Solution:
         return replace(self, **arrays, steps=list(self.steps), retries=list(self.retries))
 
     def astype(self, dtype: DType) -> Solution:
-        """A copy in another precision."""
         other = self.copy()
         with np.errstate(over="ignore"):
             xp, arrays = array_namespace(self.x), (self.start, self.x, self.F)

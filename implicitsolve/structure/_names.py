@@ -29,6 +29,5 @@ def entry_name(symbol: str, labels: tuple[str, ...] | None, entry: int, shape: t
 
 
 def few_names(symbol: str, labels: tuple[str, ...] | None, entries: Any, shape: tuple[int, ...], most: int = 4) -> str:
-    """Names of entries, the first few."""
     names = [entry_name(symbol, labels, int(entry), shape) for entry in entries[:most]]
     return ", ".join(names) + (f" and {len(entries) - most} more" if len(entries) > most else "")

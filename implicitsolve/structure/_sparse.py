@@ -282,7 +282,6 @@ def _coordinates(pattern: Any, unknowns: int | None) -> Any:
 
 
 def _from_pairs(pattern: tuple[Any, ...], unknowns: int | None) -> Any:
-    """The pattern of (rows, columns)."""
     if len(pattern) != 2:
         raise ValueError(f"Sparse: a tuple as `pattern` must be (rows, columns), got {len(pattern)} parts")
     rows, columns = (np.asarray(part) for part in pattern)
