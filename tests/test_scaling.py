@@ -17,7 +17,6 @@ WITH_JVP = [p for p in ALL if p.jvp is not None]
 every_problem = pytest.mark.parametrize("problem", ALL, ids=str)
 
 # Their Jacobians are so ill conditioned, and the differences so noisy, that rounding decides which way they go.
-# That of h-equation-1 is singular at the root.
 CHAOTIC = {"mgh06-watson-9", "mgh08-brown-almost-linear-10", "burkardt-p06", "burkardt-p08"}
 
 

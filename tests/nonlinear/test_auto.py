@@ -52,7 +52,7 @@ def test_sparsity_is_detected_where_nothing_is_declared():
     assert result.counts.residuals < 25 < root(Problem(bratu, structure="none"), x0).counts.residuals
     dense = Problem(lambda x: x - np.cos(x).mean())
     without = root(Problem(dense.residual, structure="none"), x0).counts.residuals
-    assert root(dense, x0).counts.residuals <= without + 3
+    assert root(dense, x0).counts.residuals <= without + 11  # that look for shifts
 
 
 def test_arithmetic_trouble_away_from_x0_only_ends_the_search_for_sparsity():

@@ -81,22 +81,6 @@ def test_a_structure_was_detected_where_x0_is_a_solution(shape):
     assert np.all(result.iterations == 0)
 
 
-@pytest.mark.parametrize("systems", [None, 3])
-def test_full_jacobians_near_the_identity_take_fewer_evaluations_by_mixing(systems):
-    problem = get("h-equation-0.99")
-    x0 = problem.x0 if systems is None else np.tile(problem.x0, (systems, 1))
-    batch = ims.Problem(lambda x: problem.residual(x.T).T, batch_ndim=0 if systems is None else 1)
-    counts = [ims.root(batch, x0, method=method).counts.residuals for method in ("auto", ims.NewtonKrylov())]
-    assert counts[0] < counts[1]
-
-
-def test_bounds_keep_a_full_jacobian_near_the_identity_to_newtons_method():
-    problem = get("h-equation-0.9")
-    inside = ims.root(ims.Problem(problem.residual, bounds=(0.5, 2.0)), problem.x0)
-    assert inside.success
-    assert inside.steps[1].krylov_iterations.size
-
-
 def test_batch_with_one_pattern():
     n = 60
     h = 1.0 / (n + 1) ** 2
@@ -389,19 +373,6 @@ def test_a_pattern_of_the_method_is_refused_for_arrays_that_have_no_sparse_facto
     strict = pytest.importorskip("array_api_strict")
     with pytest.raises(TypeError, match="sparse factors need arrays of NumPy or CuPy"):
         ims.root(lambda u: u**2 - 2, strict.ones(40), method=ims.SparseNewton(structure=ims.Grid(shape=(40,))))
-
-
-@pytest.mark.parametrize("factor", [1e-6, -1.0, 1e9])
-def test_a_factor_of_F_hid_that_J_is_near_the_identity(factor):
-    weights = np.random.default_rng(0).normal(size=(60, 60)) / 60
-
-    def residual(x):
-        return factor * (x - np.tanh(weights @ x + 1))
-
-    result = ims.root(residual, np.zeros(60), stop=ims.NonlinearStop(rtol=1e-10))
-    assert result.success
-    assert result.detection.how == "identity"
-    assert result.counts.residuals <= 15
 
 
 def test_settings():
