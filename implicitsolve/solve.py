@@ -134,15 +134,7 @@ def root(
 
     Notes
     -----
-    "auto" takes `Substitution` for causal problems. For fixed-point problems it takes `Anderson`, then, for systems
-    that contract poorly, `Homotopy`, and last `NewtonKrylov`. The first two work in float32 as long as that makes
-    progress, where x0 is float64, blocks have at least 64 unknowns, and the problem offers `astype`. On small layers
-    with `blocks` whole steps of `BlockNewton` come first, or follow where those of `Anderson` contract slowly. For
-    other problems without a declared structure it takes Newton's method with a dense J in a trust region for at most
-    20 unknowns, sparse J where they are detected (`SparseNewton`), `NewtonKrylov`. With a declared structure:
-    `BlockNewton` where blocks have at most 64 unknowns and an assembly takes at most 64 products or the problem offers
-    `blocks`; systems on which it fails begin again with `NewtonKrylov`. Up to 128 unknowns in a block: `NewtonKrylov`,
-    with a lagged `BlockLU` once products have cost as much as the assembly. Larger blocks: products alone.
+    What "auto" takes is described by `Auto`; `plan` shows the stages for a problem.
 
     Problems with `halves` are solved for every second block alone (`even_odd`), by all methods but those that were
     made for all blocks (`BlockNewton`, also as the first choice of "auto", a `preconditioner`, `TruncatedInverse`);

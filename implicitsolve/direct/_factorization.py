@@ -229,10 +229,7 @@ class _Inverse:
 def solve_factored(
     A: LinearOperator, inverse: Factored, b: Array, stop: LinearStop, *, adjoint: bool = False
 ) -> KrylovOutcome:
-    """Solve A x = b, or A^H x = b, on arrays (B, N) by any factorization of A, refined until `stop` holds.
-
-    A system for which the inequality still fails is SINGULAR or STAGNATED. `iterations` counts the solves.
-    """
+    """Solve A x = b, or A^H x = b, on (B, N) by a factorization, refined until `stop` holds, else STAGNATED."""
     flat = inverse.flat()
     solve, product = (flat.rmatvec, A.rmatvec) if adjoint else (flat.matvec, A.matvec)
     xp = array_namespace(b)

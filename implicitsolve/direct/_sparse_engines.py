@@ -150,11 +150,7 @@ class SuperLU:
 
 
 def _order_beside(structure: Sparse, is_last: HostArray, options: Any) -> HostArray:
-    """Places (N,): an order of minimum degree of the other rows, then those that are eliminated last.
-
-    With a full row that order takes N^2 operations. SuperLU returns an order only with factors: here those of a matrix
-    of the same pattern with a dominant diagonal.
-    """
+    """Places (N,) by minimum degree of the other rows; SuperLU gives orders only with factors, here of a dominant A."""
     inner = np.flatnonzero(~is_last)
     pattern = structure.to_scipy().astype(float)[inner][:, inner]
     dominant = scipy.sparse.csc_array(pattern + structure.unknowns * scipy.sparse.eye_array(inner.size))

@@ -84,10 +84,7 @@ def largest_ratio(is_fresh: Any) -> Any:
 
 
 def slowest_rate(cost: int) -> float:
-    """Mean rate of ||F|| per step at which a stale J is still worth keeping, where another takes `cost` products.
-
-    A new one brings `DIGITS` for cost + 1 evaluations, a step with the stale one takes one evaluation.
-    """
+    """Mean rate of ||F|| per step at which a stale J is worth keeping, where another takes `cost` products."""
     return 0.1 ** (DIGITS / (cost + 1))
 
 

@@ -243,10 +243,7 @@ def kept_part(norms: HostArray, first: HostArray) -> HostArray:
 
 
 def least_squares_step(J: HostArray, F: HostArray, low: HostArray, high: HostArray, step: HostArray) -> HostArray:
-    """The minimizer of ||R (F + J s)|| with low <= s <= high, for one system; `step` within them where there is none.
-
-    R brings the rows of J to one size.
-    """
+    """The minimizer of ||R (F + J s)|| with low <= s <= high, where R brings rows of J to one size, for one system."""
     shortened = np.clip(step, low, high)
     with np.errstate(all="ignore"):
         if not (np.isfinite(J).all() and np.isfinite(F).all()):  # which LAPACK is not called with

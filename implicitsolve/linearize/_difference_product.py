@@ -98,10 +98,7 @@ class Box:
 
 
 class DifferenceLength:
-    """The length sigma of each system's x, kept over the Newton steps of one solve.
-
-    The relative step `rdiff` is by default sqrt(eps) of the dtype, which balances truncation against rounding.
-    """
+    """The length sigma of each system's x, kept over the Newton steps of one solve; `rdiff` is sqrt(eps) by default."""
 
     def __init__(self, systems: int, rdiff: float | None = None) -> None:
         self.sigma: HostArray = np.zeros(systems)

@@ -1,7 +1,4 @@
-"""Differences that fill a block-banded Jacobian: how long they are, and where their entries stand.
-
-Each entry of x has a length.
-"""
+"""Differences that fill a block-banded Jacobian: how long they are, and where their entries stand."""
 
 from __future__ import annotations
 
@@ -152,10 +149,7 @@ def rms(x: Array) -> HostArray:
 
 
 class OneSystemDifferences:
-    """Blocks of J by one difference for each unknown of each color, as long as none must be taken again.
-
-    `steps` and `sensitivity`, the lengths of the differences and how F changed over them, are updated.
-    """
+    """Blocks of J of one system by differences, as long as none must be taken again; updates `steps`."""
 
     def __init__(
         self,
@@ -172,10 +166,7 @@ class OneSystemDifferences:
         self.unknowns = [*range(self.k)] * len(colors)
 
     def taken(self, x: HostArray, F: HostArray, norm: float) -> HostArray | None:
-        """Blocks (1, T, m, k, k) at x (N,), undefined outside the matrix; None where a length must be adjusted.
-
-        `F` is F(x), and `norm` ||F||_2.
-        """
+        """Blocks (1, T, m, k, k) at x (N,), undefined outside the matrix; None where a length must be adjusted."""
         steps, states, whole = self.steps, x.reshape((1, self.length, self.k)), slice(None)
         steps.follow(whole, states)
         h, relative = steps.lengths(whole, states), steps.relative(states)
@@ -221,11 +212,7 @@ def place(blocks: Array, changes: Array, per_length: Array, first: int, lower: i
 
 
 def write(part: Array, changes: Array, per_length: Array, rows: Any, columns: Any, k: int) -> None:
-    """Write the blocks `rows` of one block diagonal, which couple to the blocks `columns`.
-
-    Small blocks entry by entry, which is a long loop over the blocks for each; larger ones whole, since each entry
-    would pass through all of them.
-    """
+    """Write the blocks of a block diagonal: small ones entry by entry, in long loops; larger ones whole."""
     if k > SMALL_BLOCK:
         columns_last = array_namespace(part).permute_dims(changes[:, :, rows, :], (1, 2, 3, 0))
         part[:, rows, :, :] = columns_last * per_length[:, columns, None, :]

@@ -41,10 +41,7 @@ class CoarseResidualError(Exception):
 
 
 class NewSystems:
-    """Systems whose first point is evaluated in the next call for others that already iterate.
-
-    `evaluator` is of both, the others first; `needs_jacobian` is whether that call has to linearize.
-    """
+    """Systems whose x0 is evaluated in the next call for others; `evaluator` is of both, the others first."""
 
     def __init__(self, evaluator: Evaluator, x: Array, *, needs_jacobian: bool) -> None:
         self.evaluator: Evaluator = evaluator
@@ -287,10 +284,7 @@ class Evaluator(Systems):
 
 
 class JacobianProducts(LinearOperator):
-    """J(x) on arrays (b, N) by one function call for each product, exact or by differences.
-
-    The solvers make its arguments, which are not checked.
-    """
+    """J(x) on arrays (b, N) by one call for each product, exact or by differences; arguments are not checked."""
 
     def __init__(self, evaluator: Evaluator, x: Array, F: Array | None) -> None:
         problem = evaluator.problem

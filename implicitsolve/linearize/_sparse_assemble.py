@@ -147,10 +147,7 @@ class SparseAssembler:
         return self._places(x).colors == color
 
     def differences(self, residual: Flat, x: Array, F: Array, h: Array | None = None) -> SparseMatrix:
-        """Return J (B systems) from ``F(x + h) - F(x)`` along the colors; `F` is F(x).
-
-        Where F is not finite behind a step, the step is turned round.
-        """
+        """J (B systems) by differences of F along the colors, turned round where F is not finite; `F` is F(x)."""
         h = self.lengths(x) if h is None else h
         xp, columns = array_namespace(x), self._places(x).columns
         changes = xp.empty((self.cost, *x.shape), dtype=F.dtype, device=device(x))
@@ -174,10 +171,7 @@ class SparseAssembler:
     def products(
         self, jvp: Product, like: Array, vjp: Product | None = None, jvps: Product | None = None
     ) -> SparseMatrix:
-        """Return J from products with the indicators of the colors; full rows from adjoint products, if there are any.
-
-        `jvps` gives all products of a stack at once. `like` is an array (B, N) of the size and dtype of x.
-        """
+        """J from products with the colors, all at once by `jvps`; full rows from `vjp`. `like` has the shape of x."""
         xp, cost = array_namespace(like), self.cost if vjp is None else self.coloring.count
         changes = xp.empty((cost, *like.shape), dtype=like.dtype, device=device(like))
         for color in range(cost):

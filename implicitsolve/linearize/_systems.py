@@ -109,10 +109,7 @@ class Systems:
         return part
 
     def chosen(self, indices: Indices) -> Self:
-        """Evaluator of systems by a problem of their own, for problems with `take`; indices may repeat.
-
-        The problem is taken when it is first needed, and from that of the whole batch.
-        """
+        """Evaluator of systems by a problem of their own, taken when it is first needed; indices may repeat."""
         part, (problem, places, shape) = self._of(indices), self.origin
         part.origin = problem, places[indices if self.systems is None else self.systems[indices]], shape
         vars(part).pop("problem", None)

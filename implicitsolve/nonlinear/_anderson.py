@@ -11,7 +11,6 @@ from implicitsolve._arrays.host import to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.errors import ChecksKeywords
 from implicitsolve.kernels._norms import Norms
-from implicitsolve.linearize._evaluator import NewSystems
 from implicitsolve.nonlinear._fixed_point import FixedPointLoop, FixedPointState, scaled
 from implicitsolve.nonlinear._history import RENEWALS, History, has_fallen, is_misled, room
 from implicitsolve.nonlinear._one_anderson import OneAnderson
@@ -163,10 +162,7 @@ class AndersonLoop(FixedPointLoop[_AndersonState]):
         image = scaled(state.damping, state.image_step)
         if chosen is None:
             return -image, state.x - image
-        if state.history.places is None:
-            return state.history.work.mix(state.x, image, *chosen)
-        step = -image - state.history.combine(*chosen)
-        return step, state.x + step
+        return state.history.work.mix(state.x, image, *chosen)
 
     def _measure(self, F: Array, step: Array, x: Array, *, keeps_inverse: bool) -> Norms:
         """Norms; on a device with what the history will need of this step, so that nothing is read twice."""
@@ -174,20 +170,13 @@ class AndersonLoop(FixedPointLoop[_AndersonState]):
             return Norms(F, step, x)
         state, self.stored = self.state, None
         history = state.history
-        is_plain = history.memory and history.places is None and not history.exponent.any()  # F is stored unscaled
+        is_plain = history.memory and not history.exponent.any()  # F is stored unscaled
         if not (keeps_inverse and is_plain and (state.damping == 1.0).all() and not state.is_plain.all()):
             return Norms(F, step, x)
         image = self._image_step(state, F)
         numbers = to_host(state.history.store(F, state.F, step, image, state.image_step, x))
         self.stored = image, numbers[:, :-6]
         return Norms(F, step, x, numbers=np.real(numbers[:, [-6, -3, -5, -2, -4, -1]]).astype(np.float64))
-
-    def _join(self, entering: NewSystems, age: int) -> None:
-        super()._join(entering, age)
-        places = self.state.history.places
-        if places is not None and places.size == self.state.history.dF.shape[0] > 0:  # in its order it needs none
-            self.state.keep(np.argsort(places))
-            self.evaluator = self.whole.take(self.state.rows, self.solution.x)
 
     def _learn(self, step: Array, old_F: Array, rejected: HostArray) -> None:
         state = self.state

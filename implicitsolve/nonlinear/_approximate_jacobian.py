@@ -45,10 +45,7 @@ DEAR = End("products have taken a quarter of the budget", _is_dear)
 
 
 def offer_inverse(evaluator: Evaluator, given: Any, scales: Scales | None = None) -> None:
-    """Have J come with the inverse of `given`, a `jac_approx`: one for all points, unless it is a function of x.
-
-    It is that in the units of x and F, where the evaluator's problem has `scales`.
-    """
+    """Have J come with the inverse of `given`, a `jac_approx`, or function of x, in the units of `scales`."""
 
     def inverse(A: Any) -> LinearOperator:
         M = evaluator.operator(_invert(A), "jac_approx")

@@ -96,10 +96,7 @@ class IndependentBlocks(NonlinearMethod):
     def _batch(
         self, context: SolveContext, target: float, form: BlockTriangular, x: Array, F: Array
     ) -> tuple[Solution, HostArray]:
-        """Solve the parts, and write their unknowns into x; what F is there, if they are independent.
-
-        Parts with fewer unknowns than others have some more, that are 0.
-        """
+        """Solve the parts, and write their unknowns into x; what F is there, if they are independent."""
         blocks, evaluator, stop = form.levels[0], context.evaluator, context.stop
         unknowns, equations = np.zeros((2, len(blocks), form.largest), dtype=np.intp)
         is_used = np.arange(form.largest) < np.array([block.unknowns.size for block in blocks])[:, None]

@@ -126,10 +126,7 @@ class BroydenInverse:
 
 
 class WholeSteps:
-    """Broyden's updates for one system of real NumPy numbers, (N,), in fewer calls as long as its steps are whole.
-
-    Each whole step is w of the step before it, over the square of that.
-    """
+    """`BroydenInverse` for one real system on the host whose steps are whole: w is the next step over the square."""
 
     def __init__(self) -> None:
         self.reset()
@@ -210,8 +207,7 @@ class Broyden(FixedPointMethod):
     patience : int, optional
         Steps in which the norm of F must be halved; a system that takes longer has stagnated. Default 50.
     preconditioned : bool, optional
-        Whether the first J is the inverse of the approximate inverse that J offers
-        (`LinearOperator.approximate_inverse`), where the problem has `linearize` and such an inverse. Default True.
+        As for `Anderson`: the first J is the inverse of that inverse. Default True.
 
     Raises
     ------
@@ -222,10 +218,7 @@ class Broyden(FixedPointMethod):
     -----
     Meant for problems whose residual is x - G(x) (``Problem.fixed_point``): J begins as I, whatever the units are.
 
-    A step after which F is not finite, or has grown beyond `growth_limit`, is rejected: the iteration resumes from the
-    best point, without the updates and with half the damping, which recovers step by step. After ten rejections in a
-    row the system has failed (STAGNATED, or NONFINITE). A system that fails ends at the best of its points. At most
-    500 steps unless `max_iterations` is set.
+    Steps are rejected, and limited, as those of `Anderson`; a rejected one drops the updates.
 
     Cost per step: 1 residual, and 2 passes over 2 vectors for each update. Holds 2 vectors per system for each update,
     and about eight others.

@@ -251,10 +251,7 @@ class DenseLoop(IterationLoop[DenseState]):
         return np.where(is_idle & ~is_short, idle + (ratio >= ACCEPTED), 0)
 
     def _learn(self, trial: Trial, found: SearchResult, rows: Indices, ratio: HostArray, norms: HostArray) -> HostArray:
-        """Change J and the trust regions by what came of the steps; return where J has to be assembled again.
-
-        Outside `rows` they went as predicted.
-        """
+        """Change J and the trust regions by what came of the steps; return where J has to be assembled again."""
         state, radius = self.state, self.state.radius[rows]
         np.maximum(state.radius, 2 * trial.size, out=state.radius)
         state.radius[rows] = next_radius(radius, trial.size[rows], ratio)

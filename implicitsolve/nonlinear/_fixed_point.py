@@ -39,11 +39,7 @@ State = TypeVar("State", bound=FixedPointState)
 class FixedPointLoop(IterationLoop[State], Generic[State]):
     """Steps ``-damping M F(x)`` with a method's corrections; each costs one residual.
 
-    A step after which F is not finite, or larger than `growth_limit` times its smallest norm so far, is rejected: the
-    system returns to that point, its history is dropped, and its damping halved, which recovers step by step.
-
-    M is the approximate inverse that J offers, else I. It is rebuilt when the method requires it, until a step is
-    rejected: from then on M is I for that system.
+    M is the approximate inverse that J offers, rebuilt when the method requires it, until a step is rejected; else I.
     """
 
     STEPS = 500  # limit where the caller set none

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._arrays.host import clear, empty_vectors, from_host, gather, scatter, to_host, zero_vectors
+from implicitsolve._arrays.host import clear, empty_vectors, from_host, gather, to_host
 from implicitsolve._arrays.namespace import array_namespace, is_complex
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.krylov._recycling import room_of
-from implicitsolve.linearize._systems import FEW
 
 FIRST_COLUMNS = 16  # room at first; it doubles as it fills
 RENEWALS = np.asarray([8, 32, 128])  # ages at which M is built anew, and counted from when a system goes back
@@ -55,10 +54,8 @@ class History:
         b, dtype = F.shape[0], np.complex128 if is_complex(F) else np.float64
         self.memory, self.least = memory, least
         self.work: Any = vectors_like(F)
-        self.is_host = isinstance(F, np.ndarray)
         self.seen = 0  # columns since the start
         self.dF, self.dg = _pair(F, b, first_columns(memory))  # a ring of columns
-        self.places: Indices | None = None  # of the systems in these, which may hold columns of systems that have left
         self.held = np.zeros((b, memory), dtype=bool)
         self.gram = np.zeros((b, memory, memory), dtype)
         self.onto_F = np.zeros((b, memory), dtype)  # <dF_i, F> at the newest F
@@ -79,11 +76,8 @@ class History:
         if rejected.any():
             xp, mask = array_namespace(F), from_host(rejected, F)[:, None]
             dF, dg = (xp.where(mask, xp.zeros_like(d), d) for d in (dF, dg))
-        if self.places is not None:
-            dF, dg, F = self._at_places(dF), self._at_places(dg), self._at_places(F)
         j, m = self._next()
-        numbers = to_host(self.work.remember(self.dF, self.dg, j, m, dF, dg, F))
-        self._note(numbers if self.places is None else numbers[self.places], rejected)
+        self._note(to_host(self.work.remember(self.dF, self.dg, j, m, dF, dg, F)), rejected)
 
     def store(self, F: Array, old_F: Array, step: Array, image: Array, old_image: Array, x: Array) -> Array:
         """Write the differences of a step that will probably be taken; what `record` needs, and norms: `advance`."""
@@ -105,10 +99,7 @@ class History:
         return j, min(self.seen + 1, self.memory)
 
     def _note(self, numbers: HostArray, rejected: HostArray) -> None:
-        """Store the inner products (b, m + 1) of all columns with F, and the newest one's with itself.
-
-        Those with the newest difference follow from them and the older ones.
-        """
+        """Store the inner products (b, m + 1) of all columns with F, and the newest one's with itself."""
         j, m = self._next()
         self.seen += 1
         self.held[:, j] = True
@@ -119,10 +110,7 @@ class History:
         self.onto_F[:, :m] = onto_F
 
     def chosen(self, norms: HostArray) -> tuple[tuple[Array, Array] | None, HostArray]:
-        """Weights, with the rows of dg, of the combination of dF that is nearest to F, which has these norms.
-
-        Also the part of ||F|| that it leaves. None and ones where no system holds anything.
-        """
+        """Weights and rows of dg of the combination of dF nearest to F, or None; and the part of ||F|| that is left."""
         m = self.columns
         if not self.held[:, :m].any():
             return None, np.ones(norms.size)
@@ -134,19 +122,7 @@ class History:
         with np.errstate(all="ignore"):
             gain = np.real(np.sum(np.conj(chosen) * right, axis=1)) / np.ldexp(norms, self.exponent) ** 2
             rest = np.sqrt(np.maximum(1.0 - gain, 0.0))
-        return (self._at_places(from_host(weights, self.dg)), self.dg[:, :m, :]), rest
-
-    def combine(self, weights: Array, rows: Array) -> Array:
-        correction = self.work.combine(weights, rows)
-        return correction if self.places is None else gather(correction, self.places)
-
-    def _at_places(self, rows: Array) -> Array:
-        """Rows of the present systems at their places, zeros elsewhere."""
-        if self.places is None:
-            return rows
-        placed = zero_vectors(rows, self.dF.shape[0])
-        scatter(placed, self.places, rows)
-        return placed
+        return (from_host(weights, self.dg), self.dg[:, :m, :]), rest
 
     def _grow(self) -> None:
         (systems, used, _), old = self.dF.shape, (self.dF, self.dg)
@@ -154,67 +130,32 @@ class History:
         self.dF[:, :used, :], self.dg[:, :used, :] = old
 
     def take(self, rows: Indices) -> History:
-        part = copy.copy(self)
-        places = rows if self.places is None else self.places[rows]
-        if places.size == self.dF.shape[0] and (places == np.arange(places.size)).all():
-            part.places = None
-        elif places.size <= FEW * self.dF.shape[0] or not self.is_host:  # on a device copying beats more launches
-            part._gather(places)
-        else:
-            part.places = places
+        part, room = copy.copy(self), empty_vectors(self.dF, 2, rows.size, self.dF.shape[1])
+        for new, old in zip(room, (self.dF, self.dg)):
+            new[:, : self.columns, :] = gather(old[:, : self.columns, :], rows)
+        part.dF, part.dg = room
         part.held, part.gram, part.onto_F = self.held[rows], self.gram[rows], self.onto_F[rows]
         part.exponent = self.exponent[rows]
         return part
-
-    def _gather(self, places: Indices) -> None:
-        """Copy the columns of the systems at these places."""
-        m = self.columns
-        self.dF, self.dg = (_copy_columns(old, places, m) for old in (self.dF, self.dg))
-        self.places = None
 
     def concat(self, other: History, systems: int) -> History:
         """Return the history of these systems and of others without one; columns that no system uses are dropped."""
         whole, b = copy.copy(self), other.held.shape[0]
         oldest_first = (self.seen - self.columns + np.arange(self.columns)) % max(1, self.memory)
         used = oldest_first[self.held[:, oldest_first].any(axis=0)]
-        free = self.dF.shape[0] - systems
-        if free >= b and (2 * used.size >= self.columns or self.columns <= FIRST_COLUMNS):
-            order = np.arange(self.memory)
-            whole._place(b)
-        else:
-            if whole.places is not None:
-                whole._gather(whole.places)
-            whole.dF, whole.dg = (_extend(old, used, b) for old in (whole.dF, whole.dg))
-            order, whole.seen = np.append(used, np.setdiff1d(np.arange(self.memory), used)), used.size
+        whole.dF, whole.dg = (_extend(old, used, b) for old in (whole.dF, whole.dg))
+        order, whole.seen = np.append(used, np.setdiff1d(np.arange(self.memory), used)), used.size
         whole.held = np.concatenate([self.held[:, order], other.held])
         whole.onto_F = np.concatenate([self.onto_F[:, order], other.onto_F])
         whole.gram = np.concatenate([self.gram[:, order[:, None], order[None, :]], other.gram])
         whole.exponent = np.concatenate([self.exponent, other.exponent])
         return whole
 
-    def _place(self, systems: int) -> None:
-        """Give places of systems that have left to others."""
-        free = np.setdiff1d(np.arange(self.dF.shape[0]), self.places)[:systems]  # type: ignore[arg-type]
-        self.places = np.append(self.places, free)  # type: ignore[arg-type]
-        for differences in (self.dF, self.dg):
-            differences[free, : self.columns, :] = 0.0
-
 
 def _pair(like: Array, systems: int, columns: int) -> tuple[Array, Array]:
-    """Room for dF and dg, in one piece.
-
-    C libraries keep as much memory for later as their largest piece suggests. With one for each, pages went back to the
-    system at the end of a solve, and the next one spent a tenth of its time on new ones.
-    """
+    """Room for dF and dg, in one piece: C libraries keep as much memory for later as their largest piece."""
     both = empty_vectors(like, 2, systems, columns)
     return both[0, ...], both[1, ...]
-
-
-def _copy_columns(old: Array, places: Indices, used: int) -> Array:
-    """The first `used` columns of some systems, in an array with as much room as before."""
-    room = empty_vectors(old, places.size, old.shape[1])
-    room[:, :used, :] = gather(old[:, :used, :], places)
-    return room
 
 
 def _extend(old: Array, used: Indices, systems: int) -> Array:

@@ -88,10 +88,7 @@ class Homotopy(FixedPointMethod):
 
 @dataclass
 class _PathState(LoopState):
-    """Points of the path: `x` and `tau` are where the residual was last computed.
-
-    Lengths are in the scaled coordinates (x / unit, tau).
-    """
+    """Points of the path, in the coordinates (x / unit, tau): F was last computed at `x` and `tau`."""
 
     J: LinearOperator | None  # J(x), where it is known
     anchor: Array  # x0

@@ -22,10 +22,7 @@ LARGEST_DENSE = 100  # unknowns up to which the factors of a dense matrix cost l
 
 
 class OfferedJacobians(JacobianAssembler):
-    """The assembler of `BlockLoop` from a function of the problem that returns matrices.
-
-    `structure` has the entries of all matrices so far. Of a dense array these are its nonzeros.
-    """
+    """Assembles J for `BlockLoop` by a function that returns matrices; `structure` has the entries of all so far."""
 
     def __init__(self, evaluator: Evaluator, J: Any) -> None:
         self.name = "jac" if evaluator.problem.linearize is None else "linearize"

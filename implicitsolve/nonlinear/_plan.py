@@ -202,10 +202,7 @@ def run(stages: Sequence[Stage], context: SolveContext, solution: Solution, rows
 
 
 def _shares(stages: Sequence[Stage], whole: float) -> list[float]:
-    """Parts of the budget that may be spent at the end of each stage: half at the end of the first, then evenly more.
-
-    A search before them gets the first of these parts.
-    """
+    """Parts of the budget that may be spent by the end of each stage: half by that of the first, then evenly more."""
     solves = list(accumulate([not isinstance(stage.method, Search) for stage in stages], initial=0))[1:]
     last = solves[-1]
     if last < 2:
@@ -220,11 +217,7 @@ def is_unsolved(context: SolveContext, solution: Solution) -> HostArray:
 
 
 def _retry(stage: Stage, context: SolveContext, first: Solution, rows: Indices) -> Solution:
-    """Solve some systems again, from their start or where they ended; take over what improved.
-
-    Systems that ended with nothing left in F but rounding errors, which no method would reduce, are left as they are.
-    So are those that have spent what the budget allows until the end of the stage.
-    """
+    """Solve systems again that have a budget left, and more than rounding errors in F; take over what improved."""
     tally, method = context.evaluator.tally, stage.method
     solution = first
     rows = rows[first.charged[rows] < context.share]

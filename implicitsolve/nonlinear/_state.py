@@ -222,10 +222,7 @@ class Scheduler:
             self.used, self.idle = self.used + running, self.idle + self.capacity - running
 
     def admitted(self, running: int, *, idle: float | None) -> Indices:
-        """Return waiting systems to admit next to the `running` ones.
-
-        They are admitted if at least `idle` times as many slots were idle as were used; None for never.
-        """
+        """Waiting systems to admit: once `idle` times as many slots were idle as were used, never if that is None."""
         if self.capacity is None or running == self.capacity:
             return self.waiting[:0]
         if running and (idle is None or self.idle < idle * self.used):

@@ -150,7 +150,7 @@ METHODS = [Anderson(), Anderson(memory=3), Anderson(damping=0.5, growth_limit=2.
 
 def mixed(history, norms):
     chosen, rest = history.chosen(norms)
-    return (None if chosen is None else history.combine(*chosen)), rest
+    return (None if chosen is None else history.work.combine(*chosen)), rest
 
 
 @given(
@@ -158,7 +158,7 @@ def mixed(history, norms):
     memory=st.integers(1, 2 * FIRST_COLUMNS + 3),
     steps=st.integers(1, 40),
     power=st.sampled_from([0, 300]),
-    systems=st.sampled_from([3, 10]),  # of which one leaves: few enough to be copied, or as many as stay in place
+    systems=st.sampled_from([3, 10]),  # of which one leaves
 )
 def test_the_history_is_what_was_put_in(seed, memory, steps, power, systems):
     rng, n = np.random.default_rng(seed), 60
