@@ -9,7 +9,6 @@ import pytest
 import scipy.sparse
 
 import implicitsolve as ims
-from benchmarks.benchmarks.problems import get
 from benchmarks.sparse_problems import lines, networks, planes
 from implicitsolve import Grid, NewtonKrylov, Sparse, SparseNewton
 
