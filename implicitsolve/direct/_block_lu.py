@@ -47,8 +47,7 @@ class BlockLU(BlockSettings):
           called from compiled code. For "band" only up to k = 24. `BlockNewton` takes LAPACK for a problem
           without batch axes whose Jacobian has fewer than 30 000 entries: compiled loops save less than a millisecond
           there, and compile for seconds;
-        - LAPACK for other NumPy arrays with T > 64 or k >= 24. Blocks of k < 24 go to the band solvers gttrf and gbtrf,
-          one call a system; from k = 24 on each block is factored by separate calls;
+        - LAPACK's band solvers gttrf and gbtrf for other NumPy arrays with T > 64 or k >= 24, one call a system;
         - CUDA kernels for real CuPy arrays, by one launch: a thread for each system with k <= 4, some lanes of a warp
           with k <= 32 (21 in float64). Block tridiagonal matrices of larger blocks, or with T > 64 (1024 for k <= 4),
           are reduced as by `CyclicReduction`. For "band" only scalar tridiagonal ones;
@@ -75,12 +74,10 @@ class BlockLU(BlockSettings):
 
     Memory that the factors hold, in numbers for each system (`Factorization.nbytes` is what they do hold)::
 
-        LAPACK, k >= 24           T k^2 (lower + upper + 1)      none beyond A with overwrite=True
-        LAPACK, k < 24, "band"    T k^2 (2 lower + upper + 3)    5 T if k = lower = upper = 1
-        Numba                     T k^2 (lower + upper + 1), and T k^2 lower for "band"
+        LAPACK    T k^2 (2 lower + upper + 3), 5 T if k = lower = upper = 1
+        Numba     T k^2 (lower + upper + 1), and T k^2 lower for "band"
 
-    and T k integers for the pivots. The first grows by at most T k^2 lower, where rows of different blocks change
-    places. The peak while factoring is within 10 % of that for T k >= 10^4.
+    and T k integers for the pivots. The peak while factoring is within 10 % of that for T k >= 10^4.
 
     References
     ----------

@@ -1,43 +1,25 @@
-"""Block LU by LAPACK, one system after the other: as a scalar band (gttrf, gbtrf), or by calls for each block.
+"""Block LU by LAPACK, one system after the other as a scalar band (gttrf, gbtrf).
 
-Rows change places over the whole band in either case, which includes interchanges inside the blocks, and is
-faster. Step t of the second factors the panel, the blocks of column t in rows t, ..., t + lower. Only
-if a row of another block has moved up, the rows reach further to the right than before.
+Rows change places over the whole band in any case, which includes interchanges inside the blocks. Compiled kernels
+factor large blocks in half the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from scipy.linalg import blas, get_blas_funcs, get_lapack_funcs
+from scipy.linalg import blas, get_lapack_funcs
 
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._contract import Factors
-
-SMALL_BLOCK = 24  # below this LAPACK's scalar band LU is at least as fast as calls for each block
-
-
-class System(Protocol):
-    """The factors of one system; `growth` is infinite where it is singular."""
-
-    @property
-    def singular(self) -> int: ...
-    @property
-    def growth(self) -> float: ...
-    @property
-    def nbytes(self) -> int: ...
-
-    def solve(self, b: HostArray, adjoint: bool) -> HostArray:
-        """Return the solution for b (T, k, K), as a new array."""
-        ...
 
 
 class LapackFactors:
     """Factors of a batch of NumPy systems, one by one."""
 
-    def __init__(self, systems: Sequence[System]) -> None:
+    def __init__(self, systems: Sequence[BandSystem]) -> None:
         self.systems = systems
         self.singular = np.asarray([system.singular for system in systems], dtype=int)
         self.growth = np.asarray([system.growth for system in systems], dtype=float)
@@ -58,10 +40,9 @@ class LapackFactors:
 
 
 def block_lu(blocks: HostArray, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Factors:
-    """Factor each system: small blocks as a scalar band, others block by block."""
-    factor: Callable[..., System] = factor_band if blocks.shape[-1] < SMALL_BLOCK else factor_blocks
+    """Factor each system."""
     with np.errstate(all="ignore"):
-        return LapackFactors([factor(system, lower, upper) for system in blocks])
+        return LapackFactors([factor_band(system, lower, upper) for system in blocks])
 
 
 def supports(like: Any, *, length: int, block_size: int, **others: Any) -> bool:
@@ -71,13 +52,9 @@ def supports(like: Any, *, length: int, block_size: int, **others: Any) -> bool:
 
 def pays(*, length: int, block_size: int, **others: Any) -> bool:
     """Whether to take one system after the other: not short ones of small blocks, which the reference does at once."""
-    return length > 64 or block_size >= SMALL_BLOCK
+    return length > 64 or block_size >= 24
 
 
-# Scalar bands
-
-
-CHUNK = 1 << 15  # numbers of a piece
 IAMAX = {"f": blas.isamax, "d": blas.idamax, "F": blas.icamax, "D": blas.izamax}
 
 
@@ -87,10 +64,10 @@ def largest_flat(x: HostArray) -> float:
 
 
 def largest(x: HostArray) -> float:
-    """Largest magnitude in an array, taken along its first axis."""
-    step = max(CHUNK * len(x) // max(x.size, 1), 1)
-    pieces = [np.abs(x[i : i + step]).max(initial=0.0) for i in range(0, len(x), step)]
-    return float(np.max(pieces, initial=0.0))  # NaN if there is one
+    """Largest magnitude in an array, without a copy; of a complex one as `largest_flat`; NaN if there is one."""
+    if x.dtype.kind == "c":
+        return max(largest(np.real(x)), largest(np.imag(x)))
+    return float(np.maximum(x.max(initial=0.0), -x.min(initial=0.0)))
 
 
 class BandSystem:
@@ -164,150 +141,3 @@ def band_storage(blocks: HostArray, lower: int, upper: int, diagonal: int) -> Ho
             window = np.lib.stride_tricks.as_strided(flat[start:], (last - first, k, k), strides)
             window[...] = blocks[first:last, j]
     return flat.reshape(T * k, rows).T
-
-
-# Block by block
-
-
-class Step(NamedTuple):
-    """One block step: P L U of a panel, as LAPACK's views: a block in C order is its transpose in Fortran order."""
-
-    LU: HostArray  # L and U of the diagonal block
-    order: Indices | None  # rows of the panel in their new order; None if none moved
-    below: list[HostArray]  # the blocks of L below it
-    right: list[tuple[int, HostArray]]  # distance and transpose of each block of U right of it
-
-
-class BlockSystem:
-    """Factors of one system of T blocks of k unknowns."""
-
-    def __init__(self) -> None:
-        self.steps: list[Step] = []
-        self.singular, self.growth = -1, 1.0
-
-    @property
-    def nbytes(self) -> int:
-        blocks = sum(1 + len(step.below) + len(step.right) for step in self.steps)
-        return blocks * self.steps[0].LU.nbytes if blocks else 0
-
-    def solve(self, b: HostArray, adjoint: bool) -> HostArray:
-        """Return the solution for b (T, k, K)."""
-        x = np.array(b.swapaxes(1, 2), order="C")
-        trsm, gemm = get_blas_funcs(("trsm", "gemm"), (x,))
-        if adjoint:  # A^H x = b is A^T conj(x) = conj(b)
-            np.conj(x, out=x)
-            self._solve_transpose(x, trsm, gemm)
-            np.conj(x, out=x)
-        else:
-            self._solve(x, trsm, gemm)
-        return x.swapaxes(1, 2)
-
-    def _solve(self, x: HostArray, trsm: Any, gemm: Any) -> None:
-        rows = [row.T for row in x]  # (k, K) in Fortran order, in the memory of x
-        for t, step in enumerate(self.steps):
-            if step.order is not None:
-                _exchange(x[t:], step.order, np.arange(step.order.size))
-            trsm(1, step.LU, rows[t], 0, 1, 0, 1, 1)  # side, lower, trans, unit diagonal, in place
-            for i, L in enumerate(step.below, start=t + 1):
-                gemm(-1, L, rows[t], 1, rows[i], 0, 0, 1)  # trans a, trans b, in place
-        for t, step in reversed(list(enumerate(self.steps))):
-            for c, U in step.right:
-                gemm(-1, U, rows[t + c], 1, rows[t], 1, 0, 1)
-            trsm(1, step.LU, rows[t], 0, 0, 0, 0, 1)
-
-    def _solve_transpose(self, x: HostArray, trsm: Any, gemm: Any) -> None:
-        rows = [row.T for row in x]
-        for t, step in enumerate(self.steps):
-            trsm(1, step.LU, rows[t], 0, 0, 1, 0, 1)
-            for c, U in step.right:
-                gemm(-1, U, rows[t], 1, rows[t + c], 0, 0, 1)
-        for t, step in reversed(list(enumerate(self.steps))):
-            for i, L in enumerate(step.below, start=t + 1):
-                gemm(-1, L, rows[i], 1, rows[t], 1, 0, 1)
-            trsm(1, step.LU, rows[t], 0, 1, 1, 1, 1)
-            if step.order is not None:
-                _exchange(x[t:], np.arange(step.order.size), step.order)
-
-
-Row: TypeAlias = list[Any]  # blocks of a block row, from column t on; None is zero
-
-
-def factor_blocks(blocks: HostArray, lower: int, upper: int) -> BlockSystem:
-    """Factor one system (T, m, k, k), with row interchanges over the whole panel, as gbtrf.
-
-    14/3 k^3 flops for a block row of a block tridiagonal matrix, up to 23/3 k^3 where rows of two blocks change places.
-    Each row is copied, and looked through for its largest entry, while it is in the cache.
-    """
-    T, m, k, _ = blocks.shape
-    out, system, scale, top = np.empty(blocks.shape, blocks.dtype), BlockSystem(), 0.0, 0.0
-    getrf, laswp = get_lapack_funcs(("getrf", "laswp"), (out,))
-    places, unmoved = np.arange((lower + 1) * k, dtype=out.dtype)[:, None], np.arange(k, dtype=np.int32).tobytes()
-    window: list[Row] = []  # rows t, ..., t + lower, each from column t on
-    for t in range(-lower, T):
-        if t + lower < T:
-            row, size = out[t + lower], slice(max(-t, 0), min(m, T - t))  # blocks inside the matrix
-            row[...] = blocks[t + lower]
-            scale = max(scale, largest_flat(row[size].reshape(-1)))
-            inside = range(m)[size]
-            window.append([row[j] if j in inside else None for j in range(max(-t, 0), m + max(-t, 0))])
-        if t < 0:
-            continue
-        panel = np.empty((len(window) * k, k), dtype=out.dtype, order="F")
-        for i, row in enumerate(window):
-            panel[i * k : i * k + k] = row[0]
-        top = max(top, largest_flat(panel.T.reshape(-1)))
-        _, pivots, info = getrf(panel, 1)
-        if info > 0:
-            system.singular, system.growth = t, np.inf
-            return system
-        order = None
-        if pivots.tobytes() != unmoved:
-            order = laswp(places[: len(panel)], pivots)[:, 0].real.astype(np.intp)
-            order = order[:k] if pivots.max() < k else order
-            _reorder(window[: order.size // k], order)
-        top = max(top, _eliminate(window, panel, order, system))
-        window = [[*row[1:], None] for row in window[1:]]
-    is_bad = ~np.isfinite([step.LU[-1, -1] for step in system.steps])  # a bad pivot spoils those after it
-    system.singular = int(is_bad.argmax()) if is_bad.any() else -1
-    system.growth = top / scale if system.singular < 0 else np.inf
-    return system
-
-
-def _eliminate(window: list[Row], panel: HostArray, order: Indices | None, system: BlockSystem) -> float:
-    """One step, for the factored panel; return the largest entry of U right of it."""
-    trsm, gemm = get_blas_funcs(("trsm", "gemm"), (panel,))
-    LU, *below = (row[0].T for row in window)
-    for i, L in enumerate((LU, *below)):
-        L[...] = panel[i * len(LU) : (i + 1) * len(LU)]
-    step, size = Step(LU, order, below, []), 0.0
-    for c, block in enumerate(window[0][1:], start=1):
-        if block is not None:
-            U = block.T
-            trsm(1, LU, U, 1, 1, 1, 1, 1)  # U L^-T
-            size = max(size, largest_flat(block.reshape(-1)))
-            step.right.append((c, U))
-            for row, L in zip(window[1:], below):
-                row[c] = np.zeros_like(block) if row[c] is None else row[c]
-                gemm(-1, U, L, 1, row[c].T, 0, 1, 1)
-    system.steps.append(step)
-    return size
-
-
-def _reorder(rows: list[Row], order: Indices) -> None:
-    """Bring the rows of some block rows into another order, right of their first column."""
-    for c in range(1, len(rows[0])):
-        blocks = [row[c] for row in rows]
-        known = [block for block in blocks if block is not None]
-        if known:
-            moved = np.concatenate([np.zeros_like(known[0]) if block is None else block for block in blocks])[order]
-            for row, piece in zip(rows, moved.reshape(len(rows), *known[0].shape)):
-                if row[c] is not None:
-                    row[c][...] = piece
-                elif piece.any():
-                    row[c] = piece.copy()  # not a view that keeps the others
-
-
-def _exchange(x: HostArray, source: HostArray, target: HostArray) -> None:
-    """Move rows of x (T, K, k), counted over T and k, from `source` to `target`."""
-    k = x.shape[2]
-    x[target // k, :, target % k] = x[source // k, :, source % k]

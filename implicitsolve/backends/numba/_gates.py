@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from implicitsolve.adapters import kernels
-from implicitsolve.adapters.kernels._formulas import OnArrays
+from implicitsolve.adapters.kernels._formulas import Number, OnArrays
 from implicitsolve.adapters.kernels._gates import GRU, LSTM, Mixture, halves
 from implicitsolve.backends.numba import _gates_loops as numbers
 from implicitsolve.backends.numba._gates_loops import Loop, exp, supports, where
@@ -61,10 +61,12 @@ class InLoops(OnArrays):
         return places
 
     @staticmethod
-    def join(parts):
+    def join(parts: Number):
         return parts[0].base
 
-    new = staticmethod(np.empty_like)
+    @staticmethod
+    def new(like):
+        return np.empty_like(like)
 
     @staticmethod
     def stack(count, like):

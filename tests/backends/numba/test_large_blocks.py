@@ -71,7 +71,6 @@ def test_same_as_lapack(rng):
     ours, theirs = factored(A), _lapack.block_lu(A.blocks, 1, 1)
     b = rng.normal(size=(2, 6, 24, 2))
     np.testing.assert_allclose(ours.solve(b), theirs.solve(b), rtol=1e-10)
-    np.testing.assert_allclose(ours.growth, theirs.growth, rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["graded rows", "graded blocks", "tiny diagonal", "singular diagonal", "random"])
