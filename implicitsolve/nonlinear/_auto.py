@@ -25,7 +25,7 @@ from implicitsolve.nonlinear._homotopy import Homotopy
 from implicitsolve.nonlinear._mixed_precision import MixedPrecision
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._other_variables import UNITS, Logarithmic, Rescaled
-from implicitsolve.nonlinear._plan import ANY, CLOSE, SPARSE, End, PlannedMethod, Stage, after, found
+from implicitsolve.nonlinear._plan import ANY, CLOSE, NOT_SPARSE, SPARSE, End, PlannedMethod, Stage, after, found
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext, Standing
 from implicitsolve.precondition._lagged import Lagged
@@ -57,6 +57,7 @@ MOST_STEPS = 40.0  # above which Newton's method is not tried: as many Anderson'
 TWO_PRECISIONS, TWO_STARTS = 9.0, 4e6  # steps of a solve in two precisions; over unknowns times k: of its two starts
 MANY_SYSTEMS = 200  # from which a loop over blocks takes less time than LAPACK, system by system
 FARTHER = 4.0  # than from x0 to a stationary point; twice as far solves as many cubics
+MOST_BY_PATTERN = 500  # unknowns up to which a dense J is assembled by the colors of a pattern
 MOST_DENSE = 20  # unknowns up to which a dense J comes first: with more, Krylov methods take fewer evaluations
 
 
@@ -154,7 +155,7 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
         # For a single equation equilibration changes nothing.
         others = [Stage(method=FartherStart(), continues=ANY)] if evaluator.size == 1 else LAST_DENSE
         return [*first, *FIRST_DENSE, *rest, *others, *LAST]
-    rest += [*FIRST_DENSE, *LAST_DENSE] if is_dense else []
+    rest += [*FIRST_DENSE, Stage(method=EQUILIBRATED, when=NOT_SPARSE)] if is_dense else []
     is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
     factored = (_for_patterns(context, x0, rest) or _for_blocks(context, x0)) if is_factorable else []
     return [*first, *(factored or [*NewtonKrylov().stages(context, x0)[:2], *rest])]
@@ -173,6 +174,9 @@ def _for_patterns(context: SolveContext, x0: Array, rest: list[Stage]) -> Sequen
     bisection: Literal["late", False] = "late" if context.evaluator.size >= SMALLEST_GRAPH else False
     stages = _by_blocks(SparseNewton(bisection=bisection).stages(context, x0))
     *stages, in_trust_region = _by_units(stages, context, x0)
+    if DenseNewton.suits(context, x0, MOST_BY_PATTERN):
+        place = next(k for k, stage in enumerate(stages) if stage.continues is CLOSE)
+        stages[place:place] = [Stage(method=EQUILIBRATED, when=SPARSE)]
     return [*stages, *rest, in_trust_region]
 
 

@@ -80,10 +80,12 @@ class DenseLoop(IterationLoop[DenseState]):
         super().__init__(method, context, solution, rows)
         self.is_first, self.components = True, self.whole.size
         self.scale: HostArray | None = None
-        dense, has_jac = BlockBanded(0, 0, block_size=self.whole.size), self.whole.problem.jac is not None
+        dense = BlockBanded(0, 0, block_size=self.whole.size)
         self.assembler = Assembler(self.whole, self.unit**0.5, certifies=False, structure=dense)
-        self.offered = OfferedJacobians.of(self.evaluator, self.state.x) if has_jac else None
-        self.budget.note_assembly(1 if has_jac else self.whole.size)
+        self.offered = context.jacobians
+        if self.offered is None and self.whole.problem.jac is not None:
+            self.offered = OfferedJacobians.of(self.evaluator, self.state.x)
+        self.budget.note_assembly(self.whole.size if self.offered is None else self.offered.cost)
 
     def _extend(self, state: LoopState, J: LinearOperator | None) -> DenseState:
         b, N = state.x.shape

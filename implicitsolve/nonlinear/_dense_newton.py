@@ -55,11 +55,11 @@ class DenseNewton(NonlinearMethod):
         return "DenseNewton" + ", equilibrated" * self.equilibrated + ", projected" * self.projected
 
     @staticmethod
-    def suits(context: SolveContext, x0: Array) -> bool:
+    def suits(context: SolveContext, x0: Array, most: int = MOST_UNKNOWNS) -> bool:
         """Whether the method applies: few unknowns, as real NumPy numbers, in one solve."""
         evaluator = context.evaluator
         is_plain = type(x0) is np.ndarray and x0.dtype.char in "fd" and context.scheduler is None
-        return is_plain and evaluator.size <= MOST_UNKNOWNS and evaluator.size * x0.size <= MOST_ENTRIES
+        return is_plain and evaluator.size <= most and evaluator.size * x0.size <= MOST_ENTRIES
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         if not self.equilibrated and OneDenseSystem.suits(context, start.x):

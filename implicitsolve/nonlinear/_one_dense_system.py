@@ -56,14 +56,16 @@ class OneDenseSystem(OneInvertedSystem):
         problem, N = self.evaluator.problem, self.x.size
         self.dtype, self.size = self.x.dtype, N
         self.components = N
-        self.offered = None if problem.jac is None else OfferedJacobians.of(self.evaluator, solution.x)
+        self.offered = context.jacobians
+        if self.offered is None and problem.jac is not None:
+            self.offered = OfferedJacobians.of(self.evaluator, solution.x)
         self.assembler: Assembler | None = None
         self.J: HostArray = np.zeros((N, N))
         self.rows = self.columns = np.ones(N, dtype=self.dtype)  # by which they are scaled before J is factored
         self.factors: Any = None  # of J scaled so, until J changes
         self.steps = DifferenceSteps(1, N, self.unit**0.5)
         self.poor = self.idle = 0
-        self.budget.note_assembly(N if self.offered is None else 1)
+        self.budget.note_assembly(N if self.offered is None else self.offered.cost)
         self.radius, self.is_stale = math.inf, True
         self.predicted: Any = None
         self.is_singular = self.is_mixed = self.is_even = False  # whether rows of J differ in size; or nothing does
