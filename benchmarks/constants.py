@@ -40,6 +40,7 @@ from scipy.special import ndtr
 
 import implicitsolve as ims
 from benchmarks.benchmarks.problems import burkardt_problems, classic_problems, pde_gallery
+from benchmarks.benchmarks.problems.scalable import scalable_cases
 from benchmarks.robustness import sets as robustness_sets
 from benchmarks.robustness import started
 from benchmarks.rootless_systems import Case, hopeless_cases, layer_cases, solvable_cases
@@ -250,6 +251,7 @@ def sets() -> Solves:
         "fast reactions": [partial(ims.root, *case, bounds=(0, 1)) for case in reactors],
         "paths": [partial(ims.root, paths(n, np.random.default_rng(n)), np.zeros(120 * n)) for n in (1, 2, 3, 4)],
         "units": [partial(ims.root, *case) for case in different_units()],
+        "scalable": [partial(ims.root, *case) for n in (36, 144) for case in scalable_cases(n)],
         "rootless": [of(case) for case in hopeless_cases() if np.size(case.start) <= LARGEST],
     }
 

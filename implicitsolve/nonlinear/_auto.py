@@ -80,6 +80,7 @@ class Auto(PlannedMethod):
     - A dense J: `NewtonKrylov`, preconditioned if its columns repeat by shifts.
     - Before products are tried again, "auto" for multiples of the unknowns' sizes, if these differ by three orders of
       magnitude at x0 or at the best point.
+    - Where `SparseNewton` fails on at most 500 unknowns, `DenseNewton` on equations of one size follows, J by colors.
     - Up to 100 unknowns without structure both dense methods follow, and `NewtonKrylov` in a trust region comes last;
       next to bounds, if sizes differ so much, the first is `DenseNewton` with projected steps.
     - Declared blocks: `BlockNewton` where blocks have at most 64 unknowns and an assembly takes at most 64 products, or
@@ -167,16 +168,12 @@ def _for_patterns(context: SolveContext, x0: Array, rest: list[Stage]) -> Sequen
     if not SparseNewton.suits(context, x0):
         return []
     if problem.sparse_structure is not None or problem.structure == "detect":
-        return _by_blocks(SparseNewton(structure=problem.sparse_structure).stages(context, x0))
+        return _by_pattern(SparseNewton(structure=problem.sparse_structure), context, x0)
     is_open = isinstance(x0, np.ndarray) or problem.jac is not None
     if not is_open or problem.structure is not None or problem.blocks is not None:
         return []
     bisection: Literal["late", False] = "late" if context.evaluator.size >= SMALLEST_GRAPH else False
-    stages = _by_blocks(SparseNewton(bisection=bisection).stages(context, x0))
-    *stages, in_trust_region = _by_units(stages, context, x0)
-    if DenseNewton.suits(context, x0, MOST_BY_PATTERN):
-        place = next(k for k, stage in enumerate(stages) if stage.continues is CLOSE)
-        stages[place:place] = [Stage(method=EQUILIBRATED, when=SPARSE)]
+    *stages, in_trust_region = _by_units(_by_pattern(SparseNewton(bisection=bisection), context, x0), context, x0)
     return [*stages, *rest, in_trust_region]
 
 
@@ -190,11 +187,18 @@ def _for_blocks(context: SolveContext, x0: Array) -> Sequence[Stage]:
     return _stages(BLOCKS, PRODUCTS) if is_direct else LAGGED.stages(context, x0)
 
 
-def _by_blocks(stages: Sequence[Stage]) -> list[Stage]:
-    """The stages with a sparse J; before the whole system its independent parts, and a full J of few columns."""
+def _by_pattern(method: SparseNewton, context: SolveContext, x0: Array) -> list[Stage]:
+    """The stages with a sparse J.
+
+    Before the whole system its independent parts, and a full J of few columns; after it a dense J of the same entries.
+    """
+    stages = method.stages(context, x0)
     place = next(k for k, stage in enumerate(stages) if stage.when is SPARSE)
     shifts = Stage(method=BY_SHIFTS, when=SHIFTS, until=DEAR)
-    return [*stages[:place], shifts, Stage(method=IndependentBlocks(method=BLOCKS), when=APART), *stages[place:]]
+    apart = Stage(method=IndependentBlocks(method=BLOCKS), when=APART)
+    has_dense = DenseNewton.suits(context, x0, MOST_BY_PATTERN)
+    dense = [Stage(method=EQUILIBRATED, when=SPARSE)] if has_dense else []
+    return [*stages[:place], shifts, apart, stages[place], *dense, *stages[place + 1 :]]
 
 
 def _by_units(stages: Sequence[Stage], context: SolveContext, x0: Array) -> Sequence[Stage]:

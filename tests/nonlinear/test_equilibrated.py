@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from benchmarks.benchmarks.problems import get
+from benchmarks.benchmarks.problems.scalable import tridiagonal
 from implicitsolve import NonlinearStop, Problem, Status, root
 from implicitsolve.nonlinear._dense_newton import DenseNewton
 
@@ -54,6 +55,17 @@ def test_exact_products_take_no_central_differences():
     assert result.success
     assert result.counts.jvps > 0
     assert result.counts.residuals < 40
+
+
+@pytest.mark.parametrize("n", [36, 144])
+def test_a_sparse_system_far_from_its_root_is_solved_with_equations_of_one_size(n):
+    x0 = np.full(n, 120.0)
+    for structure in (None, ims.Grid(shape=(n,))):
+        result = root(Problem(tridiagonal, structure=structure), x0)
+        assert result.success
+        assert np.abs(tridiagonal(result.x)).max() <= 1e-6
+        assert result.retries[-1].method == METHOD.label  # J takes three colors, not n differences
+        assert result.counts.residuals <= 1200
 
 
 def test_every_attempt_keeps_its_reason():
