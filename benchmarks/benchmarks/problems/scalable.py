@@ -28,53 +28,63 @@ def _neighbors(x: HostArray, left: float = 0.0, right: float = 0.0) -> tuple[Hos
 
 
 def exponential(x: HostArray) -> HostArray:
+    """The first exponential function of [1]_."""
     before = np.append(0.0, x[:-1])
     return np.arange(1, x.size + 1) * (np.expm1(x - 1) + (np.arange(x.size) > 0) * (1 - before))
 
 
 def rosenbrock_pairs(x: HostArray) -> HostArray:
+    """Rosenbrock's function, pair by pair [1]_."""
     a, b = x[::2], x[1::2]
     return np.stack([10 * (b - a**2), 1 - a], axis=1).ravel()
 
 
 def freudenstein_roth_pairs(x: HostArray) -> HostArray:
+    """Freudenstein and Roth's function, pair by pair [1]_."""
     a, b = x[::2], x[1::2]
     return np.stack([a + ((5 - b) * b - 2) * b - 13, a + ((b + 1) * b - 14) * b - 29], axis=1).ravel()
 
 
 def badly_scaled_pairs(x: HostArray) -> HostArray:
+    """Powell's badly scaled function, pair by pair [1]_."""
     a, b = x[::2], x[1::2]
     return np.stack([1e4 * a * b - 1, np.exp(-a) + np.exp(-b) - 1.0001], axis=1).ravel()
 
 
 def singular_fours(x: HostArray) -> HostArray:
+    """Powell's singular function of four unknowns each [1]_."""
     a, b, c, d = (x[k::4] for k in range(4))
     parts = a + 10 * b, math.sqrt(5) * (c - d), (b - 2 * c) ** 2, math.sqrt(10) * (a - d) ** 2
     return np.stack(parts, axis=1).ravel()
 
 
 def cragg_levy_fours(x: HostArray) -> HostArray:
+    """Cragg and Levy's function of four unknowns each, whose J is singular at the root [2]_."""
     a, b, c, d = (x[k::4] for k in range(4))
     return np.stack([(np.exp(a) - b) ** 2, 10 * (b - c) ** 3, np.tan(c - d) ** 2, d - 1], axis=1).ravel()
 
 
 def wood_fours(x: HostArray) -> HostArray:
+    """The gradient of Wood's function of four unknowns each, without a factor [2]_."""
     a, b, c, d = (x[k::4] for k in range(4))
     two, four = 200 * (b - a**2) + 20.2 * (b - 1) + 19.8 * (d - 1), 180 * (d - c**2) + 20.2 * (d - 1) + 19.8 * (b - 1)
     return np.stack([-200 * a * (b - a**2) - (1 - a), two, -180 * c * (d - c**2) - (1 - c), four], axis=1).ravel()
 
 
 def broyden_tridiagonal(x: HostArray) -> HostArray:
+    """Broyden's tridiagonal function [1]_."""
     before, behind = _neighbors(x)
     return (3 - 2 * x) * x - before - 2 * behind + 1
 
 
 def trigonometric(x: HostArray) -> HostArray:
+    """The trigonometric function [1]_."""
     inner = x.size + np.arange(1, x.size + 1) * (1 - np.cos(x)) - np.sin(x) - np.cos(x).sum()
     return 2 * inner * (2 * np.sin(x) - np.cos(x))
 
 
 def trigonometric_exponential(x: HostArray) -> HostArray:
+    """The trigonometric exponential system [1]_."""
     a, b, c = x[:-2], x[1:-1], x[2:]
     middle = -a * np.exp(a - b) + b * (4 + 3 * b**2) + 2 * c + np.sin(b - c) * np.sin(b + c) - 8
     first = 3 * x[0] ** 3 + 2 * x[1] - 5 + np.sin(x[0] - x[1]) * np.sin(x[0] + x[1])
@@ -82,16 +92,19 @@ def trigonometric_exponential(x: HostArray) -> HostArray:
 
 
 def exponentials_apart(x: HostArray) -> HostArray:
+    """The second strictly convex function of [1]_."""
     return np.arange(1, x.size + 1) / 10 * np.expm1(x)
 
 
 def variably_dimensioned(x: HostArray) -> HostArray:
+    """The variably dimensioned function, with a dense J [1]_."""
     weights = np.arange(1, x.size + 1)
     total = weights @ (x - 1)
     return x - 1 + weights * total * (1 + 2 * total**2)
 
 
 def tridiagonal(x: HostArray) -> HostArray:
+    """The tridiagonal system of chained Rosenbrock functions [1]_."""
     before, behind = _neighbors(x)
     f = 8 * x * (x**2 - before) - 2 * (1 - x) + 4 * (x - behind**2)
     f[0], f[-1] = 4 * (x[0] - x[1] ** 2), 8 * x[-1] * (x[-1] ** 2 - x[-2]) - 2 * (1 - x[-1])
@@ -99,6 +112,7 @@ def tridiagonal(x: HostArray) -> HostArray:
 
 
 def five_diagonal(x: HostArray) -> HostArray:
+    """The five-diagonal system [1]_."""
     z = np.pad(x, 2)
     far_before, before, behind, far_behind = z[:-4], z[1:-3], z[3:-1], z[4:]
     f = tridiagonal(x) + before**2 - far_before + behind - far_behind**2
@@ -108,11 +122,13 @@ def five_diagonal(x: HostArray) -> HostArray:
 
 
 def troesch(x: HostArray) -> HostArray:
+    """Troesch's problem with the parameter 10, unscaled [1]_."""
     before, behind = _neighbors(x, right=1.0)
     return 2 * x + 10 / (x.size + 1) ** 2 * np.sinh(10 * x) - before - behind
 
 
 def countercurrent_reactors(x: HostArray) -> HostArray:
+    """Two streams of reactants in opposite directions [2]_."""
     z = np.concatenate([[1.0, 0.0], x, [0.0, 1.0]])
     is_even = np.arange(x.size) % 2 == 0
     flow = 0.5 * z[:-4] - np.where(is_even, 0.5, 1.5) * z[4:]
@@ -120,6 +136,7 @@ def countercurrent_reactors(x: HostArray) -> HostArray:
 
 
 def toint_trigonometric(x: HostArray) -> HostArray:
+    """Toint's trigonometric tridiagonal system, with another right-hand side [2]_."""
     before, behind = _neighbors(x)
     place = np.arange(x.size)
     pairs = np.sin(before + x) * (place > 0) + np.sin(x + behind) * (place < x.size - 1)
@@ -127,6 +144,7 @@ def toint_trigonometric(x: HostArray) -> HostArray:
 
 
 def channel_flow(x: HostArray) -> HostArray:
+    """Flow in a channel at the Reynolds number 500 [2]_."""
     v, coefficient = np.concatenate([x[:1], [0.0], x, [1.0], x[-1:]]), 500 / (x.size + 1)
     fourth = v[:-4] - 4 * v[1:-3] + 6 * v[2:-2] - 4 * v[3:-1] + v[4:]
     slope, third = (v[3:-1] - v[1:-3]) / 2, (v[4:] - 2 * v[3:-1] + 2 * v[1:-3] - v[:-4]) / 2
@@ -134,6 +152,7 @@ def channel_flow(x: HostArray) -> HostArray:
 
 
 def swirling_flow(x: HostArray) -> HostArray:
+    """Flow between two disks that turn, at the Reynolds number 500 [2]_."""
     n = x.size // 2
     h, R, f = 1 / (n + 1), 500.0, np.concatenate([x[:1], [0.0], x[:n], [0.0], x[n - 1 : n]])
     g = np.concatenate([[1.0], x[n:], [-1.0]])
@@ -154,6 +173,7 @@ def _laplacian(u: HostArray) -> HostArray:
 
 
 def porous_medium(x: HostArray) -> HostArray:
+    """A porous medium with a source [2]_."""
     u, h = _square(x, 1)
     u[0, :] = u[:, 0] = 1.0
     f = _laplacian(u**2) - 25 * h * (u[2:, 1:-1] ** 3 - u[:-2, 1:-1] ** 3)
@@ -162,6 +182,7 @@ def porous_medium(x: HostArray) -> HostArray:
 
 
 def convection_diffusion(x: HostArray) -> HostArray:
+    """Convection and diffusion in a square [2]_."""
     u, h = _square(x, 1)
     t = np.arange(1, u.shape[0] - 1) * h
     slopes = u[2:, 1:-1] - u[:-2, 1:-1] + u[1:-1, 2:] - u[1:-1, :-2]
@@ -169,6 +190,7 @@ def convection_diffusion(x: HostArray) -> HostArray:
 
 
 def driven_cavity(x: HostArray) -> HostArray:
+    """The stream function in a driven cavity at the Reynolds number 500 [2]_."""
     v, h = _square(x, 2)
     v[0], v[-1] = v[2], v[-3] + 2 * h
     v[:, 0], v[:, -1] = v[:, 2], v[:, -3]
