@@ -49,7 +49,6 @@ def _compile() -> int:
 
 
 def _run(parts: Mapping[str, Callable[[], None]], *, quiet: bool = False) -> list[Check]:
-    """Run every part, even if others fail, and write a line on each."""
     checks: list[Check] = []
     for name, part in parts.items():
         check = try_part(name, part)

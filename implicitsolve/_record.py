@@ -99,7 +99,6 @@ class Tally:
         return self.residuals + self.jvps + self.vjps
 
     def charge(self) -> int:
-        """Evaluations since the last charge."""
         before, self.charged = self.charged, self.residuals + self.jvps + self.vjps
         return self.charged - before
 

@@ -29,10 +29,8 @@ from implicitsolve.kernels._contract import INSTALL, PLUG_INS
 Section: TypeAlias = dict[str, str]
 
 OPTIONAL = ("numba", "cupy", "torch", "jax", "mpi4py", "matplotlib")
-THREAD_VARIABLES = (
-    *(f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMBA")),
-    "VECLIB_MAXIMUM_THREADS",
-)
+THREAD_VARIABLES = [f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMBA")]
+THREAD_VARIABLES += ["VECLIB_MAXIMUM_THREADS"]
 DIRECTORIES = re.compile(r"(?<![\w.:/\\])(?:[A-Za-z]:|~)?(?:[\\/][^\\/\s'\":,]+)+(?=[\\/])")
 
 
@@ -55,7 +53,6 @@ def anonymize(text: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """What was raised, on one line."""
     return f"{type(error).__name__}: {anonymize(str(error))}".removesuffix(": ")
 
 
@@ -103,7 +100,6 @@ def machine() -> Section:
 
 
 def has_device() -> bool:
-    """Whether CuPy finds a CUDA device."""
     return is_installed("cupy") and ask(lambda: str(_runtime().getDeviceCount() > 0)) == "True"
 
 
@@ -112,7 +108,6 @@ def _runtime() -> Any:
 
 
 def _devices() -> str:
-    """The CUDA devices visible to CuPy, and the driver's version."""
     runtime = _runtime()
     devices = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
     names = [f"{device['name'].decode()}, {device['totalGlobalMem'] / 2**30:.0f} GiB" for device in devices]
@@ -291,7 +286,6 @@ def compile_block_lu(k: int, dtype: str) -> None:
 
 
 def compile_layers(dtype: str) -> None:
-    """Solve and differentiate each layer."""
     rng, layers = np.random.default_rng(0), ims.adapters
     inputs = rng.standard_normal((3, 9, 4)).astype(dtype)
     makers = {"gru": layers.implicit_gru, "lstm": layers.implicit_lstm, "rnn": layers.implicit_rnn}

@@ -91,7 +91,7 @@ def adapted(
         return residual, stop
     if not callable(jac):
         raise TypeError(
-            f"root: `jac` must be a function x -> J(x), or True, got {jac!r}; leave it out for differences of F"
+            f"root: `jac` must be a function x -> J(x), or True, got {jac!r}; without it J is by differences"
         )
     return Problem(residual, jac=_bound(jac, args)), stop
 
@@ -103,7 +103,6 @@ def _bound(function: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _replacement(name: str, settings: Iterable[type]) -> str:
-    """What to do instead of passing this keyword."""
     known = SYNONYMS.get(name, name)
     if known in REPLACEMENTS:
         return f"`{name}`: {REPLACEMENTS[known]}"

@@ -176,7 +176,6 @@ def _step_row(steps: Sequence[NewtonStep], i: int, columns: dict[str, tuple[str,
 
 
 def format_number(value: float) -> str:
-    """A number as tables show it."""
     return str(value) if isinstance(value, int) else f"{value:.3g}"
 
 
@@ -194,7 +193,6 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def describe(x: Array) -> str:
-    """Data type and shape of an array."""
     return f"{str(x.dtype).rpartition('.')[2]} {tuple(x.shape)}"
 
 

@@ -122,11 +122,6 @@ def log_to(logger: logging.Logger, level: int = logging.INFO) -> Monitor:
     level : int, optional
         Level of the messages. Default ``logging.INFO``.
 
-    Returns
-    -------
-    Monitor
-        For the argument `monitor` of `root`.
-
     Examples
     --------
     >>> import logging
@@ -179,9 +174,7 @@ def table(stream: TextIO | None = None) -> Monitor:
         if step.iteration == 0:
             if step.sparsity:
                 out.write(f"J: {step.sparsity}\n")
-            out.write(
-                f"{'step':>5} {'max norm(F)':>12} {'running':>8} {'step length':>12} {'eta':>9} {'products':>9}\n"
-            )
+            out.write(f"{'step':>5} {'max norm(F)':>12} {'running':>8} {'step length':>12} {'eta':>9}  products\n")
         length = f"{step.step_length.min():12.3g}" if step.step_length.size else f"{'':>12}"
         eta = f"{step.forcing.max():9.2g}" if step.forcing.size else f"{'':>9}"
         products = step.counts.residuals + step.counts.jvps
@@ -296,11 +289,6 @@ def combine(*monitors: Callable[[NewtonStep, Array, Array], Any]) -> Monitor:
     ----------
     *monitors : callable
         Monitors; each is called with the same copies of x and F.
-
-    Returns
-    -------
-    Monitor
-        For the argument `monitor` of `root`.
 
     Examples
     --------

@@ -278,11 +278,9 @@ def spread(name: str, values: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _check_bounds(name: str, bounds: Any) -> tuple[Any, Any]:
-    """The lower and the upper bounds."""
     pair = (bounds.lb, bounds.ub) if hasattr(bounds, "lb") and hasattr(bounds, "ub") else bounds
-    are_pairs = isinstance(pair, list | tuple | np.ndarray) and all(
-        np.ndim(side) == 1 and len(side) == 2 for side in pair
-    )
+    is_list = isinstance(pair, list | tuple | np.ndarray)
+    are_pairs = is_list and all(np.ndim(side) == 1 and len(side) == 2 for side in pair)
     if are_pairs and (not isinstance(pair, tuple) or all(isinstance(side, tuple) for side in pair)):
         way = "tuple(map(list, zip(*bounds))) turns pairs (lower, upper) of each unknown into it"
         raise TypeError(f"Problem: `{name}` must be a tuple (lower, upper) of arrays, got {len(pair)} pairs: {way}")

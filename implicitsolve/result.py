@@ -337,7 +337,6 @@ def load(path: str | Path) -> NonlinearResult:
 
 
 def _result(parts: dict[str, Any]) -> NonlinearResult:
-    """The result in a file."""
     steps, retries, found = (parts.pop(name, {}) for name in ("steps", "retries", "detection"))
     for part in (parts, *steps.values()):
         part["counts"] = Counts(**part["counts"])

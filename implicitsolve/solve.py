@@ -189,7 +189,7 @@ def root(
     whole: Problem = problem
     tally: Tally | None = None
     if ramp is not None:
-        ramps = required("implicitsolve.branches._ramp", "root: `ramp` needs implicitsolve.branches")
+        ramps = required("implicitsolve.branches._continuation", "root: `ramp` needs implicitsolve.branches")
         whole, x0, tally = ramps.end_of_ramp(problem, x0, ramp, stop)
     if x0 is None:
         is_known = whole.initial_guess is None and isinstance(previous, NonlinearResult)

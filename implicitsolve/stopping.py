@@ -166,9 +166,8 @@ class NonlinearStop(ChecksKeywords):
 
     def __str__(self) -> str:
         norm = {"max": "max|F({})|", "2": "||F({})||_2"}.get(str(self.norm), "norm(F({}))")
-        limits = (
-            [f"error(x) <= {'sqrt(eps)' if self.xtol is None else format(self.xtol, 'g')}"] if self.judges_x else []
-        )
+        xtol = "sqrt(eps)" if self.xtol is None else f"{self.xtol:g}"
+        limits = [f"error(x) <= {xtol}"] if self.judges_x else []
         if self.judges_F:
             limits.append(f"{norm.format('x')} <= {_bound(self.atol, self.rtol, '', norm.format('x0'))}")
         return " and ".join(limits)

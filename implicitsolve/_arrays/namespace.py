@@ -152,7 +152,9 @@ def as_inexact(x: Any, name: str) -> Array:
         return xp.astype(x, xp.float64)
     if is_floating:
         return xp.astype(x, xp.float32) if xp.finfo(x.dtype).bits == 16 else x
-    raise TypeError(f"`{name}` must hold real or complex numbers, got {_contents(x)}{_remedy(x)}")
+    kinds = " and ".join(sorted(set(_kinds(x))))
+    got = f"{'objects of ' if x.ndim else ''}{kinds}" if kinds else f"dtype {x.dtype}"
+    raise TypeError(f"`{name}` must hold real or complex numbers, got {got}{_remedy(x)}")
 
 
 LAMBDIFY = "turn the expressions into a function by sympy.lambdify"
@@ -160,12 +162,6 @@ REMEDIES: dict[str, str] = {
     **dict.fromkeys(("Add", "Mul", "Pow", "Symbol"), LAMBDIFY),
     "dict": "concatenate its arrays to one vector and take them apart in F",
 }
-
-
-def _contents(x: Array) -> str:
-    """What an array of other things than numbers holds."""
-    kinds = " and ".join(sorted(set(_kinds(x))))
-    return f"{'objects of ' if x.ndim else ''}{kinds}" if kinds else f"dtype {x.dtype}"
 
 
 def _kinds(x: Array) -> list[str]:

@@ -200,7 +200,6 @@ class Branch(Representation):
 
 
 def _branch(parts: dict[str, Any]) -> Branch:
-    """The branch in a file."""
     special = parts.pop("special", {}).values()
     for point in special:
         if "direction" in point:

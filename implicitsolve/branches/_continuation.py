@@ -1,4 +1,4 @@
-"""`continuation`: a branch of solutions over a parameter by pseudo-arclength."""
+"""`continuation`: a branch of solutions over a parameter by pseudo-arclength, whose end may be a start of `root`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._record import LimitReached, Tally
-from implicitsolve._typing import HostArray
+from implicitsolve._typing import Array, HostArray
 from implicitsolve.branches._branch import Branch
 from implicitsolve.branches._family import Family, real_start
 from implicitsolve.branches._path import Path, leading_eigenvalues
@@ -18,9 +18,18 @@ from implicitsolve.branches._run import Run
 from implicitsolve.branches._system import ExtendedSystem
 from implicitsolve.errors import hinted
 from implicitsolve.monitor import Monitor
+from implicitsolve.problem import Problem
 from implicitsolve.solve import check_settings
 from implicitsolve.status import Status
-from implicitsolve.stopping import check_budget, check_flag, check_limit, check_number, check_positive, check_tolerance
+from implicitsolve.stopping import (
+    NonlinearStop,
+    check_budget,
+    check_flag,
+    check_limit,
+    check_number,
+    check_positive,
+    check_tolerance,
+)
 
 
 @hinted
@@ -233,3 +242,19 @@ def _resume(
         return previous.x[-1], (low, high), float(state["span"]), float(state["stop"])
     check_number("continuation", "stop", stop)
     return previous.x[-1], (min(low, stop), max(high, stop)), float(state["span"]), float(stop)
+
+
+def end_of_ramp(problem: Any, x0: Any, ramp: Any, stop: NonlinearStop) -> tuple[Problem, Array, Tally]:
+    """The problem at the last value of a ramp, the end of the branch from x0 at its first value, and its evaluations.
+
+    A branch that ends before ends at its last point.
+    """
+    if not (isinstance(ramp, tuple) and len(ramp) == 3 and isinstance(ramp[0], str)):
+        raise TypeError(f'root: `ramp` must be (name, first, last), such as ("Re", 100, 2000), got {ramp!r}')
+    name, first, last = ramp
+    options: Any = {"parameter": name, "branch_points": False, "max_evaluations": stop.max_evaluations}
+    branch = continuation(problem, x0, first, last, **options)
+    tally = Tally(stop.max_evaluations, stop.max_seconds)
+    for kind in ("residuals", "jvps", "vjps", "linearizations"):
+        setattr(tally, kind, getattr(branch.counts, kind))
+    return Family(problem, name).at(float(last)), branch.x[-1] if len(branch.x) else x0, tally

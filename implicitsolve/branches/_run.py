@@ -238,7 +238,6 @@ class Run:
         return min(self.length * min(max(wanted, 1 / GROWTH), GROWTH), self.longest)
 
     def _closes(self, last: Point, point: Point) -> bool:
-        """Whether the branch has come back to its first point."""
         metric, chord = self.path.metric, point.z - last.z
         h = metric.norm(chord)
         part = metric.inner(self.first - last.z, chord) / h**2
@@ -257,7 +256,6 @@ class Run:
                 point.tangent = point.tangent / metric.norm(point.tangent)
 
     def _note(self, point: Point) -> None:
-        """Record a point, and show it to the monitor."""
         self.z.append(point.z)
         self.norms.append((point.norm, point.target))
         if point.eigenvalues is not None:

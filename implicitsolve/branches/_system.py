@@ -267,7 +267,6 @@ class Frame:
 
     @property
     def sign(self) -> float:
-        """The sign of the determinant, by the factors."""
         engine: Any = None if self.factors is None else self.factors._engines[0]
         while hasattr(engine, "engine"):  # behind positive scales, and corrections
             engine = engine.engine
@@ -290,7 +289,6 @@ class Frame:
         return here.solve(np.append(-F, 0.0), row)
 
     def _krylov(self, b: HostArray, row: HostArray, guess: HostArray | None) -> HostArray:
-        """`scaled_solve` by GMRES."""
         J: Any = self.J
         units, weights = self.units, (row * self.units)[None, :]
         A = bordered(

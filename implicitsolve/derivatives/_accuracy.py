@@ -145,9 +145,8 @@ class Lengths:
             error = self.along.error(level)
             better = ~done & (error < least)
             least = np.where(better, error, least)
-            self.factor = np.where(
-                better, self.along.factor(level) * np.where(error <= limit, 1, RATIO**-0.5), self.factor
-            )
+            length = self.along.factor(level) * np.where(error <= limit, 1, RATIO**-0.5)
+            self.factor = np.where(better, length, self.factor)
             mine = from_host(better | (~done & (level == (0, 0))), x)[:, None]
             self.derivative = evaluator.xp.where(mine, fine, self.derivative)
             self.distance = evaluator.xp.where(mine, distance, self.distance)

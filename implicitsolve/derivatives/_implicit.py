@@ -10,7 +10,7 @@ import numpy as np
 
 from implicitsolve._typing import ArrayArgument, CallersArray
 from implicitsolve.derivatives._parameter_differences import judged
-from implicitsolve.derivatives._point import Point, check_problem
+from implicitsolve.derivatives._point import Point
 from implicitsolve.derivatives._systems import AdjointResult, TangentResult, as_given
 from implicitsolve.direct import DirectMethod
 from implicitsolve.errors import AccuracyWarning, hinted
@@ -216,11 +216,10 @@ def _arguments(
     """The arguments, where the problem may be left out before the result of its solve."""
     if isinstance(problem, NonlinearResult) and direction is None:
         if problem.problem is None:
-            raise TypeError(
-                f"{caller}: a result that was pickled does not have its problem: {caller}(problem, result, ...)"
-            )
+            raise TypeError(f"{caller}: a result that was pickled has no problem: {caller}(problem, result, ...)")
         problem, result, direction = problem.problem, problem, result
-    check_problem(caller, problem)
+    if not isinstance(problem, Problem):
+        raise TypeError(f"{caller}: `problem` must be a Problem, got {type(problem).__name__}")
     return problem, result, direction
 
 

@@ -45,11 +45,6 @@ TINY_LENGTH = 1e-6  # of a difference, over the root mean square of all
 DIFFERENCES = 8  # relative residual of a default solve by differences, over their rounding
 
 
-def check_problem(caller: str, problem: Any) -> None:
-    if not isinstance(problem, Problem):
-        raise TypeError(f"{caller}: `problem` must be a Problem, got {type(problem).__name__}")
-
-
 class Point:
     """The linear system of a derivative at a solution: J, or J^H where `needs_adjoint`."""
 
@@ -199,7 +194,6 @@ class Point:
         )
 
     def gradients(self, lam: Array) -> dict[str, Array]:
-        """Return d loss / d theta for the parameters in `wrt`, or all."""
         problem, xp = self.evaluator.problem, self.evaluator.xp
         if self.pulled is not None:
             return checked_gradients("pull_back", problem, dict(self.pulled), self.wrt)

@@ -175,9 +175,8 @@ class HalfSystem:
         else:
             if self.M is None:
                 self.M = self.A.approximate_inverse()
-            outcome = solver.solve(
-                self.A, self.residual, target=aim, max_iterations=limit, M=self.M, confirm=False, polish=is_first
-            )
+            options: Any = {"target": aim, "max_iterations": limit, "M": self.M, "confirm": False, "polish": is_first}
+            outcome = solver.solve(self.A, self.residual, **options)
         d = self.evaluator.xp.reshape(outcome.x, self.b[1].shape)
         self._measure(d if self.kept is None else self.kept + d)
         return outcome

@@ -1,10 +1,10 @@
 """Why a solve failed, or is slow: explanations, a page for the browser, plots, spectra, condition numbers."""
 
-from implicitsolve.diagnostics._condition import Condition, condition
 from implicitsolve.diagnostics._explain import Explanation, Finding, explain
 from implicitsolve.diagnostics._plots import plot_convergence, plot_jacobian, plot_spectrum, plot_structure
 from implicitsolve.diagnostics._report import report
 from implicitsolve.diagnostics._spectrum import Contraction, Spectrum, contraction, spectrum
+from implicitsolve.diagnostics._system import Condition, condition
 
 __all__ = [
     "Condition",

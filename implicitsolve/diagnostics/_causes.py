@@ -26,7 +26,6 @@ POWER = 0.015  # distance to (1 - 1/m)^m, the factor of ||F|| by which Newton's 
 POOR = 0.3  # linear residual from which on a direction is a poor one
 MANY = 100  # Krylov iterations of one step that suggest a preconditioner
 NEAR = 1e-6  # reduction of ||F|| below which Newton's method near a nonsingular root takes full steps
-CLOSE = 10  # residual over target that a few more iterations may close
 AT_ROUNDING = Status.ITERATION_LIMIT, Status.STAGNATED, Status.LINE_SEARCH_FAILED  # how a norm of rounding error ends
 PRECONDITION = (
     "Precondition (`preconditioner=`, or declare a `structure`, which gives one), or enlarge the space: "
@@ -113,9 +112,7 @@ def _stuck(case: Case) -> Cause:
     if limited:
         return Cause("linear", f"{what}. {limited.what}", limited.advice)
     wrong = ", or J may not be the derivative of F" if case.has_products else ""
-    found = (
-        "x may be a minimum of ||F|| that is not a root, as beyond a fold; F may have a kink or the edge of its domain"
-    )
+    found = "x may be a minimum of ||F|| that is no root, as beyond a fold; F may have a kink or the edge of its domain"
     advice = f"{CHECK} {ELSEWHERE}"
     return Cause("stuck", f"{what}, along any direction that was tried. {found} just beyond x{wrong}.", advice)
 
@@ -143,11 +140,9 @@ def _linear_solve(case: Case) -> Cause:
 
 
 def _singular(case: Case) -> Cause:
-    what = (
-        f"J was singular to working precision on the way, to step {case.history.steps}: a minimum of ||F|| that is not"
-    )
+    what = f"J was singular to working precision on the way, to step {case.history.steps}: a minimum of ||F|| that is"
     advice = f"Start elsewhere, or remove what is undetermined. {CHECK}"
-    return Cause("singular", f"{what} a root, or an unknown without equation. norm(F) is {case.aim}.", advice)
+    return Cause("singular", f"{what} no root, or an unknown without equation. norm(F) is {case.aim}.", advice)
 
 
 def _rounding(case: Case) -> Cause | None:
@@ -283,7 +278,7 @@ def find_linear_cause(
         what = "The linear system was solved, but x is not a solution, so this is not a derivative of the solution."
         return what, "Converge the forward solve first: explain() of its result describes why it failed."
     if status == Status.ITERATION_LIMIT:
-        more = "LinearStop(max_iterations=...)" if norm <= CLOSE * target else "a larger `restart` of the method"
+        more = "LinearStop(max_iterations=...) or a larger `restart` of the method"
         return reached, f"`M`, a preconditioner, then {more}.{transposed}"
     if status == Status.STAGNATED:
         what = f"{reached} It no longer falls: {matrix} is nearly singular, or the target below rounding."

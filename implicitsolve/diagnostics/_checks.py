@@ -10,10 +10,9 @@ from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import eps
 from implicitsolve._typing import HostArray
 from implicitsolve.diagnostics._causes import ELSEWHERE, Cause, round_up
-from implicitsolve.diagnostics._condition import Condition, measure_condition
 from implicitsolve.diagnostics._history import Case
 from implicitsolve.diagnostics._spectrum import NotFiniteError, compute_spectrum
-from implicitsolve.diagnostics._system import DENSE, System
+from implicitsolve.diagnostics._system import DENSE, Condition, System, measure_condition
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.status import Status
 from implicitsolve.structure._names import few_names
@@ -34,7 +33,6 @@ FOLD = (
 
 
 def examine(system: System, case: Case) -> tuple[Cause | None, list[str]]:
-    """The cause that is found at x, and notes."""
     status = case.status
     if not (np.isfinite(norm2(system.x)).all() and np.isfinite(norm2(system.F)).all()):
         return None, ["F(x) is not finite there, so that derivatives could not be checked."]

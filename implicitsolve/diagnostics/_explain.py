@@ -71,7 +71,6 @@ class Finding:
 
     @property
     def _parts(self) -> list[str]:
-        """Cause, place and advice."""
         where, advice = self.where and f"Where: {self.where}.", self.advice and f"Try: {self.advice}"
         return [part for part in (self.what, where, advice) if part]
 

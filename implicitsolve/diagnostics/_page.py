@@ -65,14 +65,13 @@ def pattern_of(caller: str, given: Any, unknowns: int | None = None) -> Pattern:
     found = found.detection if isinstance(found, NonlinearResult) else found
     if isinstance(found, Detection) and found.structure is None:
         raise ValueError(f"{caller}: no sparsity was used, since {found.reason}")
-    sparse: Any = (
-        found.structure if isinstance(found, Detection) else found.sparse if isinstance(found, Grid) else found
-    )
+    is_found = isinstance(found, Detection)
+    sparse: Any = found.structure if is_found else found.sparse if isinstance(found, Grid) else found
     if not isinstance(sparse, Sparse):
         expected = f"{caller}: `structure` must be a BlockBanded, Sparse, Grid, Detection or a result"
         raise TypeError(f"{expected}, got {type(given).__name__}")
     sparse.check_size(sparse.unknowns if unknowns is None else unknowns)
-    return Pattern(sparse, full_rows=found.full_rows) if isinstance(found, Detection) else Pattern(sparse)
+    return Pattern(sparse, full_rows=found.full_rows) if is_found else Pattern(sparse)
 
 
 def shade(table: HostArray) -> HostArray:

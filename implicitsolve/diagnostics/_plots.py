@@ -151,7 +151,6 @@ def plot_spectrum(
 
 
 def _compute(problem: Any, x: Array, options: dict[str, Any]) -> tuple[Spectrum, bool]:
-    """The spectrum, and whether that of I - J is drawn."""
     if isinstance(problem, Spectrum):
         if x is not None or options:
             raise TypeError("plot_spectrum: a Spectrum takes neither `x` nor options of `spectrum`")
@@ -205,12 +204,8 @@ def plot_jacobian(problem: Any, x: Array, *, system: int | tuple[int, ...] | Non
 
     Parameters
     ----------
-    problem : Problem or callable
-        The system. J is assembled by `jacobian`.
-    x : array_like or NonlinearResult
-        The point.
-    system : int or tuple of int, optional
-        Which system, by its index in the batch. Needed where there is a batch.
+    problem, x, system : optional
+        As in `spectrum`. J is assembled as by `jacobian`.
     ax : matplotlib.axes.Axes, optional
         Where to plot. Default: a new figure.
 

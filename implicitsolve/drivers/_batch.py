@@ -237,7 +237,6 @@ class _Batch:
         return Chunk(systems, problem, self.start(systems), method, stop)
 
     def reuse(self, previous: BatchResult) -> Task:
-        """The systems that an earlier call has solved, with their results."""
         shape = np.shape(getattr(previous, "status", 0))
         if not hasattr(previous, "lost") or shape != self.batch_shape:
             raise TypeError(

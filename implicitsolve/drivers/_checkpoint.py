@@ -82,7 +82,6 @@ class CheckpointFile:
 
 
 def digest(x: Any) -> str:
-    """Dtype, shape and hash of an array."""
     values = np.ascontiguousarray(to_host(x))
     return f"{values.dtype}{list(values.shape)} {hashlib.sha256(values.data).hexdigest()[:16]}"
 

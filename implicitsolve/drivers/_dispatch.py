@@ -64,9 +64,8 @@ class Chunk:
             if isinstance(self.problem, Problem):
                 parts |= {f"problem.{part.name}": getattr(self.problem, part.name) for part in fields(Problem)}
             culprit = next((name for name, value in parts.items() if not _is_picklable(value)), "problem")
-            raise TypeError(
-                f"solve_batch: `{culprit}` cannot be sent to other processes: {error}. {WHAT_TO_DO}"
-            ) from error
+            message = f"solve_batch: `{culprit}` cannot be sent to other processes: {error}. {WHAT_TO_DO}"
+            raise TypeError(message) from error
 
 
 def _is_picklable(value: Any) -> bool:
@@ -140,7 +139,8 @@ class Pool:
             is_open = workers is None and not isinstance(executor, ProcessPoolExecutor)
             return cls(executor, count, None if is_open else count + 1, given=executor)
         if executor is None:
-            executor = _cpus() if workers is None else workers
+            cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            executor = cpus if workers is None else workers
         elif isinstance(executor, bool) or not isinstance(executor, int | np.integer):
             raise TypeError(
                 f"solve_batch: `executor` must be an executor of concurrent.futures or a number of processes, "
@@ -270,7 +270,3 @@ class Dispatch:
             outcome.error.add_note(f"In a worker of solve_batch:\n{outcome.trace}")
             raise outcome.error
         return None
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -230,7 +230,6 @@ class _Adjoints:
                 scatter(whole, rows, value)
 
     def _pull(self, rows: Indices, cotangent: Array, **others: Any) -> AdjointResult:
-        """The adjoint solve of some systems."""
         is_whole = rows.size == self.x.shape[0]
         part = self.problem if is_whole and self.problem.batch_ndim == 1 else chosen(self.problem, rows, self.x.shape)
         found = pull_back(part, gather(self.x, rows), cotangent, **(self.options | others))

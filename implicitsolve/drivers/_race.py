@@ -128,9 +128,8 @@ def _values(problem: Problem, starts: Any, rng: np.random.Generator | None) -> l
             start = problem.initial_guess(start, rng)
         values.append(as_inexact(start, "starts"))
         if tuple(values[-1].shape) != tuple(values[0].shape):
-            raise ValueError(
-                f"race: `starts` must have one shape, got {tuple(values[0].shape)} and {tuple(values[-1].shape)}"
-            )
+            shapes = " and ".join(str(tuple(value.shape)) for value in (values[0], values[-1]))
+            raise ValueError(f"race: `starts` must have one shape, got {shapes}")
     xp = array_namespace(*values)
     dtype = xp.result_type(*values)
     return [xp.astype(value, dtype) for value in values]

@@ -193,31 +193,26 @@ def solve_sequences(
         raise TypeError(f"solve_sequences: `build` must be callable, got {type(build).__name__}")
     if not isinstance(sequences, Iterable):
         raise TypeError(f"solve_sequences: `sequences` must be iterable, got {type(sequences).__name__}")
-    options = {"batch_size": batch_size, "method": method, "stop": stop, "monitor": monitor}
-    return _solve(build, enumerate(sequences), batch_size, window * batch_size, options)
+    options: Any = {"batch_size": batch_size, "method": method, "stop": stop, "monitor": monitor}
+    numbered: Any = enumerate(sequences)
 
+    def solutions() -> Iterator[Solved]:
+        while read := list(islice(numbered, window * batch_size)):
+            if not all(isinstance(sequence, Sized) for _, sequence in read):
+                raise TypeError("solve_sequences: each of the `sequences` must have a length")
+            lengths = np.asarray([len(sequence) for _, sequence in read])
+            for bucket in _buckets(lengths, batch_size):
+                result = solve_stream(build([read[i][1] for i in bucket]), **options)
+                for row, i in enumerate(bucket):
+                    yield Solved(
+                        index=read[i][0],
+                        x=result.x[row, : int(lengths[i]), ...],
+                        status=Status(int(result.status[row])),
+                        residual_norm=float(result.residual_norm[row]),
+                        iterations=int(result.iterations[row]),
+                    )
 
-def _solve(
-    build: Callable[[list[Any]], Problem],
-    numbered: Iterator[tuple[int, Any]],
-    size: int,
-    ahead: int,
-    options: dict[str, Any],
-) -> Iterator[Solved]:
-    while read := list(islice(numbered, ahead)):
-        if not all(isinstance(sequence, Sized) for _, sequence in read):
-            raise TypeError("solve_sequences: each of the `sequences` must have a length")
-        lengths = np.asarray([len(sequence) for _, sequence in read])
-        for bucket in _buckets(lengths, size):
-            result = solve_stream(build([read[i][1] for i in bucket]), **options)
-            for row, i in enumerate(bucket):
-                yield Solved(
-                    index=read[i][0],
-                    x=result.x[row, : int(lengths[i]), ...],
-                    status=Status(int(result.status[row])),
-                    residual_norm=float(result.residual_norm[row]),
-                    iterations=int(result.iterations[row]),
-                )
+    return solutions()
 
 
 def _buckets(lengths: HostArray, size: int) -> list[list[int]]:

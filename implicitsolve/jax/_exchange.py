@@ -195,7 +195,6 @@ class Session:
         return request
 
     def ask(self, kind: int, *vectors: Any) -> HostArray:
-        """Send a request, and wait for the value."""
         if kind == VALUE:
             self.point = None
         elif self.point is not None and np.array_equal(self.point, vectors[0]):

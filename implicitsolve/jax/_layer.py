@@ -41,10 +41,6 @@ EQUATIONS = Equations(
 )
 
 
-def _lifted_net(w: Any, x: Any, near: Any) -> Any:
-    return near[0] @ w["A"].T + x @ w["B"].T
-
-
 def _both_sides(w: Any) -> tuple[int, ...]:
     return *range(-1, -np.shape(w["P"])[0] - 1, -1), *range(1, np.shape(w["N"])[0] + 1)
 
@@ -60,7 +56,9 @@ CELLS: dict[Callable[..., Any], Callable[[Any, str, Any], Recurrence]] = {  # by
     ims.adapters.elman: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.rnn, ("h0",), (), (-1,), phi),
     ims.adapters.diagonal_gru: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.gru, ("h0",), (), (-1,)),
     ims.adapters.diagonal_lstm: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.lstm, ("h0", "c0"), (), (-1,)),
-    ims.adapters.lifted_net: lambda w, phi, at: Recurrence(EQUATIONS, _lifted_net, (), (), (), phi),
+    ims.adapters.lifted_net: lambda w, phi, at: Recurrence(
+        EQUATIONS, lambda w, x, near: near[0] @ w["A"].T + x @ w["B"].T, (), (), (), phi
+    ),
 }
 BOUNDARIES = ("hs", "cs", "he", "ce", "h0", "c0")
 
@@ -217,8 +215,10 @@ def _arrange(
     lower, upper = cell.depths()
     sequences = {"inputs": jnp.asarray(inputs)[None] if is_single else jnp.asarray(inputs)}
     for name, value in given.items():
-        depth = lower if name in cell.before else upper
-        sequences[name] = _stack(jnp.asarray(value), (shape[0], depth, np.shape(value)[-1]))
+        value = jnp.asarray(value)
+        form = lower if name in cell.before else upper, value.shape[-1]
+        each = value[:, None, :] if value.ndim == 2 and value.shape != form else value  # one of a depth of 1
+        sequences[name] = jnp.broadcast_to(each, (shape[0], *form))
     ends = jnp.full(shape[0], shape[1]) if lengths is None else jnp.asarray(lengths).reshape(shape[0])
     return (jax.tree.map(jnp.asarray, dict(params)), sequences, ends.astype(np.int32)), shape, fixed, is_single
 
@@ -245,13 +245,6 @@ def _problem(adapter: Callable[..., Problem], weights: Any, inputs: Any, options
 def _stand_in(value: Any) -> Any:
     """An array of NumPy for one whose values may not be known."""
     return np.broadcast_to(np.zeros((), value.dtype), value.shape) if isinstance(value, ARRAYS) else value
-
-
-def _stack(value: Any, shape: tuple[int, int, int]) -> Any:
-    """Boundary states of every sequence, (B, depth, k), from those of all, or without an axis of depth 1."""
-    if value.ndim == 2 and value.shape != shape[1:]:
-        value = value[:, None, :]
-    return jnp.broadcast_to(value, shape)
 
 
 @dataclass(frozen=True)
@@ -282,7 +275,6 @@ class _Host:
 
 @lru_cache(maxsize=256)
 def _solver(host: _Host, shape: tuple[int, ...]) -> Callable[..., tuple[Any, ...]]:
-    """``(weights, sequences, lengths)`` -> x, of this shape, status and numbers of a batch."""
     options = dict(host.options)
 
     def F(x: Any, arrays: Any) -> Any:

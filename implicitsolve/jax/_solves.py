@@ -31,7 +31,6 @@ class Settings:
     structure: Any = None
 
     def check(self, caller: str) -> Settings:
-        """The arguments, if they are usable."""
         check_settings(caller, self.method, self.stop, None)
         check_linear(caller, self.adjoint_method, self.adjoint_stop, prefix="adjoint_")
         return self

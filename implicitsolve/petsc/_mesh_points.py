@@ -13,7 +13,7 @@ import scipy.sparse
 from implicitsolve._typing import HostArray
 from implicitsolve.errors import required
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
-from implicitsolve.petsc._library import check_scalar, petsc
+from implicitsolve.petsc._system import check_scalar, petsc
 from implicitsolve.stopping import check_flag, check_limit
 from implicitsolve.structure._grid import Grid
 from implicitsolve.structure._sparse import Sparse

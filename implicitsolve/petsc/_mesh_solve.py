@@ -14,10 +14,10 @@ import numpy as np
 from implicitsolve._record import NOTHING, Counts, NewtonStep
 from implicitsolve._typing import HostArray
 from implicitsolve.nonlinear._state import ROUNDING
-from implicitsolve.petsc._library import empty_matrix, fill, from_rows, petsc, solve_with_options
 from implicitsolve.petsc._mesh_points import MeshPoints
 from implicitsolve.petsc._parts import PETScLU, PETScPreconditioner
 from implicitsolve.petsc._snes import MOST, Course, PETScSNES, ending, linear_ending, step_of
+from implicitsolve.petsc._system import empty_matrix, fill, from_rows, petsc, solve_with_options
 from implicitsolve.result import LinearResult, NonlinearResult
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
@@ -77,7 +77,6 @@ class MeshFunctions:
         return self._check(name, lambda: self._functions[name](self.mesh.patch, *arguments))
 
     def _check(self, name: str, function: Callable[[], Any]) -> HostArray:
-        """Call a function without arguments, and check the shape of its result."""
         expected = self.mesh.state_shape
         with self._ends_all_ranks():
             value = np.asarray(function())
@@ -112,7 +111,7 @@ class MeshSolve:
     def __init__(self, problem: MeshFunctions, method: PETScSNES, stop: NonlinearStop) -> None:
         if callable(stop.norm) or stop.max_evaluations is not None or stop.max_seconds is not None:
             raise ValueError(
-                "Mesh: `stop` may have atol, rtol, max_iterations and the norm 'max' or '2': these are for all ranks"
+                "Mesh: `stop` may have atol, rtol, max_iterations and the norm 'max' or '2', for all ranks"
             )
         self.problem, self.mesh, self.method, self.stop = problem, problem.mesh, method, stop
         self.residuals = self.linearizations = self.krylov = self.iterations = 0

@@ -12,7 +12,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._factorization import FactoredInverse
 from implicitsolve.errors import BackendUnavailable
 from implicitsolve.krylov import LinearMethod
-from implicitsolve.petsc._library import checked_options, matrices, petsc, product, solve_with_options
+from implicitsolve.petsc._system import checked_options, matrices, petsc, product, solve_with_options
 from implicitsolve.precondition._parts import Preconditioner
 from implicitsolve.stopping import check_limit
 

@@ -21,8 +21,7 @@ from implicitsolve.nonlinear._certificate import certify
 from implicitsolve.nonlinear._convergence import UNMOVED
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext, is_rounding
-from implicitsolve.petsc._library import checked_options, petsc, solve_with_options
-from implicitsolve.petsc._system import PETScSystem
+from implicitsolve.petsc._system import PETScSystem, checked_options, petsc, solve_with_options
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_flag
 
@@ -256,9 +255,8 @@ class _Solve:
 
     def _record(self, snes: Any, iteration: int, measure: float) -> None:
         solution, context = self.solution, self.context
-        step = step_of(
-            snes, iteration, measure, solution.target, int(solution.krylov_iterations[0]), self.evaluator.tally.counts()
-        )
+        before, counts = int(solution.krylov_iterations[0]), self.evaluator.tally.counts()
+        step = step_of(snes, iteration, measure, solution.target, before, counts)
         solution.iterations[0], solution.krylov_iterations[0] = iteration, snes.getLinearSolveIterations()
         solution.steps.append(step)
         if context.monitor is not silent:

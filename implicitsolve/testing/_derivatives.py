@@ -175,7 +175,6 @@ SHIFT = 1e-2  # of some systems, relative to x, which must not change the others
 
 
 def conduct(point: Point) -> list[Check]:
-    """Checks of how the functions behave."""
     first = _leaves_arguments(point)
     again = point.equal("residual: repeated", point.residual(point.x), point.F, "F(x) changes from call to call")
     checks = [first, again, *([_independent(point)] if point.x.shape[0] > 1 else [])]

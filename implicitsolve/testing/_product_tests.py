@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,6 @@ class Point:
         mean = from_host(np.where(size > 0, size, 1.0), self.x)[:, None]
         own = xp.abs(self.x)
         self.directions = [self._unit() * mean, self._unit() * xp.where(own > 0, own, mean * xp.ones_like(own))]
-        self._known: list[tuple[Array, HostArray]] = []
 
     def residual(self, x: Array) -> Array:
         with np.errstate(all="ignore"):
@@ -90,12 +90,10 @@ class Point:
         v = self.random()
         return v * from_host(self.x.shape[1] ** 0.5 / np.maximum(norm2(v), TINY), v)[:, None]
 
+    @cached_property
     def differences(self) -> list[tuple[Array, HostArray]]:
         """The derivative of F along each direction, and the norm of its uncertainty for each system."""
-        if not self._known:
-            for i in range(len(self.directions)):
-                self._known.append(self._settle(i))
-        return self._known
+        return [self._settle(i) for i in range(len(self.directions))]
 
     def _settle(self, i: int) -> tuple[Array, HostArray]:
         """The derivative along one direction, made longer for systems whose F hardly changes along it."""
@@ -134,7 +132,7 @@ class Point:
         """J v against differences, along the direction in which they differ most."""
         found = [
             self.compare(name, operator.matvec(v), D, uncertain, tolerance)
-            for (D, uncertain), v in zip(self.differences(), self.directions)
+            for (D, uncertain), v in zip(self.differences, self.directions)
         ]
         return _worst(found)
 
@@ -178,7 +176,7 @@ class Point:
         """<w, J v> against <J^H w, v>, with the operator's own J v where that is right."""
         is_own = forward is not None and forward.passed
         found: list[Check] = []
-        for (D, uncertain), v in zip(self.differences(), self.directions):
+        for (D, uncertain), v in zip(self.differences, self.directions):
             w, Jv = self.random(), operator.matvec(v) if is_own else D
             allowed = ROUNDING * SAFETY * self.precision
             if not is_own:
@@ -219,7 +217,7 @@ class Point:
     def equal(self, name: str, a: Array, b: Array, hint: str = "the two differ") -> Check:
         """Two ways to compute F, up to rounding: what F's change along a direction shows to be small."""
         with np.errstate(all="ignore"):
-            scale = norm2(self.F) + norm2(self.differences()[0][0])
+            scale = norm2(self.F) + norm2(self.differences[0][0])
             if scale.size != a.shape[0]:
                 scale = np.asarray([scale.max(initial=0.0)])
             measured = norm2(a - b) / np.where(scale > 0, scale, 1.0)
@@ -286,7 +284,6 @@ def product_tests(point: Point) -> list[Check]:
 
 
 def _operator(point: Point, problem: Problem) -> LinearOperator:
-    """J as one of the problem's functions gives it."""
     return Evaluator(problem, point.evaluator.unflatten(point.x)).jacobian(point.x, point.F)
 
 
@@ -302,7 +299,6 @@ def _whole(point: Point, name: str, problem: Problem) -> list[Check]:
 
 
 def _structure_of(point: Point) -> Check:
-    """The assembled J of a declared structure."""
     problem = point.problem
     name = "structure" if problem.blocks is None else "blocks"
     try:
@@ -318,7 +314,7 @@ def _missing(point: Point, J: LinearOperator) -> str:
     """A coupling that the structure leaves out, if the worst row of blocks has one."""
     structure: Any = point.problem.block_structure
     k, length = structure.block_size, structure.length(point.evaluator.size)
-    D = point.differences()[0][0]
+    D = point.differences[0][0]
     mismatch = np.abs(to_host(J.matvec(point.directions[0]) - D))
     system, entry = (int(i) for i in np.unravel_index(np.argmax(np.nan_to_num(mismatch)), mismatch.shape))
     row = entry // k

@@ -72,7 +72,6 @@ class Root(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
-        """One solve for all systems of a batch."""
         call, x0, *tensors = args
         batched, x0, tensors = call.for_batch(info.batch_size, in_dims[1:], x0, tensors)
         found: Any = Root.apply(batched, x0, *tensors)

@@ -140,7 +140,6 @@ class LayerCall(Call):
         return self.layer_problem, cast(NonlinearResult, self.result).x, self.by_name(tangents)
 
     def by_name(self, tensors: Sequence[Tensor | None]) -> dict[str, Any]:
-        """Arrays on the memory of the tensors that are there, by name."""
         given = zip(self.names, tensors, strict=True)
         return {name: self.layer.wrap(name, to_array(x)) for name, x in given if x is not None}
 
@@ -291,6 +290,5 @@ class ImplicitLayer(nn.Module):
             check_like(self.caller, name, check_tensor(self.caller, name, value, REAL), like, "the parameters")
         shape = tuple(given["inputs"].shape)
         if shape[-1:] != (self.input_size,):
-            raise ValueError(
-                f"{self.caller}: `inputs` must have {self.input_size} numbers on its last axis, got shape {shape}"
-            )
+            expected = f"{self.input_size} numbers on its last axis"
+            raise ValueError(f"{self.caller}: `inputs` must have {expected}, got shape {shape}")

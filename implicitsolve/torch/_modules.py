@@ -114,14 +114,12 @@ class ImplicitRNN(_Recurrent):
 
     Parameters
     ----------
-    d, k : int
-        Inputs and states of one position.
+    d, k, **options
+        As in `ImplicitGRU`.
     lower, upper : int, optional
         Number of neighbours before and after each position. Default 1.
     activation : {"tanh", "logistic", "relu"}, optional
         Default "tanh".
-    **options
-        solve_options, scale, generator, device and dtype of `ImplicitGRU`.
 
     Notes
     -----
@@ -158,12 +156,10 @@ class StencilGRU(_Recurrent):
 
     Parameters
     ----------
-    d, k : int
-        Inputs and states of one position.
+    d, k, **options
+        As in `ImplicitGRU`.
     offsets : sequence of int, optional
         Of the neighbours of a position, not 0. Default (-1, 1).
-    **options
-        solve_options, scale, generator, device and dtype of `ImplicitGRU`.
 
     Notes
     -----
@@ -192,10 +188,8 @@ class ImplicitLSTM(_Recurrent):
 
     Parameters
     ----------
-    d, k : int
-        Inputs of one position; hidden states of one position, and as many cell states.
-    **options
-        solve_options, scale, generator, device and dtype of `ImplicitGRU`.
+    d, k, **options
+        As in `ImplicitGRU`; k hidden states of one position, and as many cell states.
 
     Notes
     -----
@@ -222,10 +216,8 @@ class DiagonalGRU(_Recurrent):
 
     Parameters
     ----------
-    d, k : int
-        Inputs and states of one position.
-    **options
-        solve_options, scale, generator, device and dtype of `ImplicitGRU`.
+    d, k, **options
+        As in `ImplicitGRU`.
 
     Notes
     -----
@@ -253,10 +245,8 @@ class DiagonalLSTM(_Recurrent):
 
     Parameters
     ----------
-    d, k : int
-        Inputs of one position; hidden states of one position, and as many cell states.
-    **options
-        solve_options, scale, generator, device and dtype of `ImplicitGRU`.
+    d, k, **options
+        As in `ImplicitLSTM`.
 
     Notes
     -----

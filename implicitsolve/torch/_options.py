@@ -137,9 +137,8 @@ class Start:
         expected = f"{inputs.shape[0]} keys" if is_batch else "one key, not a list,"
         if self.is_batch != is_batch or (is_batch and len(self.keys) != inputs.shape[0]):
             got = f"{len(self.keys)} in a list" if self.is_batch else "one"
-            raise ValueError(
-                f"{caller}: `x0` must have {expected} for inputs of shape {tuple(inputs.shape)}, got {got}"
-            )
+            shape = tuple(inputs.shape)
+            raise ValueError(f"{caller}: `x0` must have {expected} for inputs of shape {shape}, got {got}")
 
     def recall(
         self, store: dict[Hashable, Tensor], shape: tuple[int, ...], blank: Callable[[], Tensor]

@@ -73,7 +73,6 @@ def check_tensor(caller: str, name: str, value: Any, dtypes: tuple[torch.dtype, 
 
 
 def check_source(caller: str, generator: Any) -> None:
-    """Raise unless a source of random numbers is a torch.Generator, or None."""
     if not isinstance(generator, torch.Generator | None):
         raise TypeError(f"{caller}: `generator` must be a torch.Generator, got {type(generator).__name__}")
 
@@ -221,7 +220,6 @@ def leaves(tree: Any) -> Iterator[Tensor]:
 
 
 def replace_tensors(tree: Any, tensors: Iterator[Tensor]) -> Any:
-    """The tree with other tensors."""
     if isinstance(tree, Tensor):
         return next(tensors)
     if isinstance(tree, Mapping):

@@ -1,16 +1,219 @@
-"""Functions of JAX as lists of operations, evaluated by NumPy one after the other."""
+"""Functions of JAX as lists of operations, evaluated one after the other by NumPy: its rules for JAX's primitives."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+import contextlib
+import math
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.extend.core as jex
 import numpy as np
+import scipy.special
+from jax import lax
 
 from implicitsolve._typing import CallersArray, HostArray
-from implicitsolve.tracing._numpy import double_precision, on_numpy
+
+Params: TypeAlias = dict[str, CallersArray]
+Rule: TypeAlias = Callable[..., CallersArray]
+
+NAMES = """abs acos acosh add add_any:add and:bitwise_and asin asinh atan atan2 atanh cbrt ceil conj copy:asarray
+copy_p:asarray cos cosh eq:equal erf erfc exp exp2 expm1 floor ge:greater_equal gt:greater imag is_finite:isfinite
+le:less_equal log log1p logistic:expit lt:less max:maximum min:minimum mul:multiply ne:not_equal neg:negative nextafter
+not:invert or:bitwise_or pow real rem:fmod sign sin sinh sqrt square stop_gradient:asarray sub:subtract tan tanh
+xor:bitwise_xor"""
+UFUNCS: dict[str, Rule] = {}
+for _name, _, _own in (pair.partition(":") for pair in NAMES.split()):
+    UFUNCS[_name] = getattr(np, _own or _name, None) or getattr(scipy.special, _own or _name)
+RULES: dict[str, Rule] = {}
+"""A function (params, *arguments) by the name of the primitive."""
+
+
+@contextlib.contextmanager
+def double_precision() -> Generator[None]:
+    """JAX with 64 bits, on the CPU, in this thread and block alone."""
+    with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
+        yield
+
+
+def rule(name: str) -> Callable[[Rule], Rule]:
+    """Enter a function for this primitive."""
+    return lambda function: RULES.setdefault(name, function)
+
+
+def on_numpy(primitive: CallersArray, params: Params) -> Rule:
+    """A primitive with its parameters as a function of arrays; JAX's where there is none of NumPy."""
+    if primitive.name in UFUNCS:
+        return UFUNCS[primitive.name]
+    is_batched = bool(getattr(params.get("dimension_numbers"), "operand_batching_dims", ()))
+    if primitive.name in RULES and not is_batched:
+        return partial(RULES[primitive.name], params)
+    return partial(_by_jax, primitive, params)
+
+
+def _by_jax(primitive: CallersArray, params: Params, *arrays: CallersArray) -> CallersArray:
+    with double_precision():
+        return jax.tree.map(np.asarray, primitive.bind(*arrays, **params))
+
+
+# Entry by entry
+
+RULES["div"] = lambda params, a, b: a / b if a.dtype.kind in "fc" else np.trunc(a / b).astype(a.dtype)
+RULES["integer_pow"] = lambda params, x: _power(x, params["y"]) if params["y"] >= 0 else 1 / _power(x, -params["y"])
+RULES["select_n"] = lambda _, i, *cases: np.where(i, *cases[::-1]) if len(cases) == 2 else np.choose(i, cases)
+
+
+@rule("convert_element_type")
+def _convert(params: Params, x: CallersArray) -> HostArray:
+    dtype = params["new_dtype"]
+    return (x if np.issubdtype(dtype, np.complexfloating) else x.real).astype(dtype)
+
+
+def _power(x: HostArray, n: int) -> HostArray:
+    """By products: NumPy's power takes ten times as long."""
+    if n < 2:
+        return x if n else np.ones_like(x)
+    half = _power(x, n // 2)
+    return half * half * x if n % 2 else half * half
+
+
+# Entries in other places
+
+RULES["concatenate"] = lambda params, *parts: np.concatenate(parts, params["dimension"])
+RULES["dynamic_slice"] = lambda params, x, *begins: x[_window(x.shape, params["slice_sizes"], begins)]
+RULES["reshape"] = lambda params, x: np.reshape(x, params["new_sizes"])
+RULES["rev"] = lambda params, x: np.flip(x, params["dimensions"])
+RULES["split"] = lambda params, x: np.split(x, np.cumsum(params["sizes"])[:-1], params["axis"])
+RULES["squeeze"] = lambda params, x: np.squeeze(x, params["dimensions"])
+RULES["stack"] = lambda params, *parts: np.stack(parts, params["axis"])
+RULES["transpose"] = lambda params, x: np.transpose(x, params["permutation"])
+
+
+@rule("slice")
+def _slice(params: Params, x: HostArray) -> HostArray:
+    return x[tuple(map(slice, params["start_indices"], params["limit_indices"], params["strides"] or [1] * x.ndim))]
+
+
+@rule("broadcast_in_dim")
+def _broadcast(params: Params, x: HostArray) -> HostArray:
+    others = [axis for axis in range(len(params["shape"])) if axis not in params["broadcast_dimensions"]]
+    return np.broadcast_to(np.expand_dims(x, others), params["shape"])
+
+
+@rule("pad")
+def _pad(params: Params, x: HostArray, value: HostArray) -> HostArray:
+    """Entries apart by the third number, with more of them, or fewer, at the ends."""
+    low, high, apart = np.transpose(params["padding_config"]).reshape(3, -1).tolist()
+    spans = [n + max(n - 1, 0) * step for n, step in zip(x.shape, apart)]
+    padded = np.full([n + max(a, 0) + max(b, 0) for n, a, b in zip(spans, low, high)], value, x.dtype)
+    padded[tuple(slice(max(a, 0), max(a, 0) + n, step + 1) for n, a, step in zip(spans, low, apart))] = x
+    return padded[tuple(slice(max(-a, 0), n - max(-b, 0)) for n, a, b in zip(padded.shape, low, high))]
+
+
+def _window(shape: Sequence[int], sizes: Sequence[int], begins: Sequence[HostArray]) -> tuple[slice, ...]:
+    """Slices of these sizes, moved to lie within an array."""
+    starts = [min(max(int(at), 0), n - m) for at, n, m in zip(begins, shape, sizes)]
+    return tuple(slice(at, at + m) for at, m in zip(starts, sizes))
+
+
+@rule("dynamic_update_slice")
+def _update_slice(params: Params, x: HostArray, update: HostArray, *begins: HostArray) -> HostArray:
+    changed = np.array(x)
+    changed[_window(x.shape, update.shape, begins)] = update
+    return changed
+
+
+def _places(
+    shape: Sequence[int], sizes: Sequence[int], at: HostArray, mode: object, axes: Sequence[int], aside: Sequence[int]
+) -> tuple[HostArray, HostArray]:
+    """Numbers of the entries of windows in an array, (batch, window), and which of them are of windows within it.
+
+    The windows begin at `at`, along these axes, and the axes `aside` are not theirs.
+    """
+    steps = np.array([math.prod(shape[axis + 1 :]) for axis in range(len(shape))], np.intp)
+    window = [size for axis, size in enumerate(sizes) if axis not in aside]
+    kept = np.clip(at.astype(np.intp), 0, np.array([shape[axis] - sizes[axis] for axis in axes], np.intp))
+    inside = (kept == at).all(-1) | (mode == lax.GatherScatterMode.CLIP)
+    first = (kept @ steps[list(axes)]).reshape(inside.shape + (1,) * len(window))
+    places = first + np.tensordot(steps, np.indices(sizes), 1).reshape(window)
+    return places, np.broadcast_to(inside.reshape(first.shape), places.shape)
+
+
+@rule("gather")
+def _gather(params: Params, x: HostArray, at: HostArray) -> HostArray:
+    numbers = params["dimension_numbers"]
+    axes = numbers.start_index_map, numbers.collapsed_slice_dims
+    places, inside = _places(x.shape, params["slice_sizes"], at, params["mode"], *axes)
+    if not inside.all():
+        return _by_jax(lax.gather_p, params, x, at)
+    return np.moveaxis(np.reshape(x, -1)[places], range(at.ndim - 1, places.ndim), numbers.offset_dims)
+
+
+def scatter_places(params: Params, shape: Sequence[int], at: HostArray, new: HostArray) -> tuple[HostArray, HostArray]:
+    """Where the entries of updates go in an array, and these entries; without those outside."""
+    numbers = params["dimension_numbers"]
+    axes = numbers.scatter_dims_to_operand_dims, numbers.inserted_window_dims
+    lengths = iter(new.shape[axis] for axis in numbers.update_window_dims)
+    sizes = [1 if axis in axes[1] else next(lengths) for axis in range(len(shape))]
+    places, inside = _places(shape, sizes, at, params["mode"], *axes)
+    return places[inside], np.moveaxis(new, numbers.update_window_dims, range(at.ndim - 1, new.ndim))[inside]
+
+
+def _scatter_by(ufunc: np.ufunc | None) -> Rule:
+    def scatter(params: Params, x: HostArray, at: HostArray, new: HostArray) -> HostArray:
+        changed = np.array(x).reshape(-1)
+        places, new = scatter_places(params, x.shape, at, new)
+        if ufunc is None:
+            changed[places] = new
+        else:
+            ufunc.at(changed, places, new)
+        return changed.reshape(x.shape)
+
+    return scatter
+
+
+RULES["scatter"] = _scatter_by(None)
+UPDATES = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+RULES |= {f"scatter{mark}{name}": _scatter_by(ufunc) for name, ufunc in UPDATES.items() for mark in "-_"}
+
+
+# Along axes
+
+
+def _reduce_by(ufunc: np.ufunc) -> Rule:
+    return lambda params, x: np.asarray(ufunc.reduce(x, axis=tuple(params["axes"]), dtype=x.dtype))
+
+
+def _accumulate_by(ufunc: np.ufunc) -> Rule:
+    def accumulate(params: Params, x: HostArray) -> HostArray:
+        turn = partial(np.flip, axis=params["axis"]) if params["reverse"] else np.asarray
+        return turn(ufunc.accumulate(turn(x), params["axis"], dtype=x.dtype))
+
+    return accumulate
+
+
+ALONG = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+ALONG |= {"and": np.logical_and, "or": np.logical_or}
+for _name, _ufunc in ALONG.items():
+    RULES |= {f"reduce_{_name}": _reduce_by(_ufunc), f"cum{_name}": _accumulate_by(_ufunc)}
+
+
+def arrange(x: HostArray, contracted: Sequence[int], batch: Sequence[int]) -> tuple[HostArray, list[int]]:
+    """A factor as an array (batch, rest, contracted), and the lengths of the rest."""
+    rest = [axis for axis in range(x.ndim) if axis not in (*contracted, *batch)]
+    sizes = [math.prod(x.shape[axis] for axis in axes) for axes in (batch, rest, contracted)]
+    return x.transpose([*batch, *rest, *contracted]).reshape(sizes), [x.shape[axis] for axis in rest]
+
+
+@rule("dot_general")
+def _product(params: Params, a: HostArray, b: HostArray) -> HostArray:
+    contracted, batch = params["dimension_numbers"]
+    (left, rows), (right, columns) = (arrange(x, contracted[i], batch[i]) for i, x in enumerate((a, b)))
+    found = left @ right.swapaxes(1, 2)
+    return found.reshape([*(a.shape[axis] for axis in batch[0]), *rows, *columns])
+
 
 CALLS = "jit pjit closed_call core_call checkpoint remat remat2 custom_jvp_call custom_vjp_call"
 INNER = "jaxpr", "call_jaxpr", "fun_jaxpr"  # programs within an equation

@@ -191,9 +191,7 @@ def convolve(a: Value, v: Value, mode: str = "full") -> Value:
 def choose_entries(condition: Value, *parts: Value) -> Value:
     """np.where with its three arguments."""
     if not parts:
-        raise UntraceableError(
-            "np.where or np.nonzero of a condition that depends on the unknowns: use np.where(c, a, b)"
-        )
+        raise UntraceableError("np.where or np.nonzero of what depends on the unknowns: use np.where(c, a, b)")
     return jnp.where(as_value(condition), *map(as_value, parts))
 
 

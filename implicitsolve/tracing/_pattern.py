@@ -16,9 +16,8 @@ import scipy.sparse
 
 from implicitsolve._typing import CallersArray, HostArray
 from implicitsolve.structure._sparse import Sparse, compressed
-from implicitsolve.tracing._flat import FlatProgram, Operation
+from implicitsolve.tracing._flat import UFUNCS, UPDATES, FlatProgram, Operation, arrange, scatter_places
 from implicitsolve.tracing._functions import UntraceableError
-from implicitsolve.tracing._numpy import UFUNCS, UPDATES, arrange, scatter_places
 
 Rows: TypeAlias = CallersArray
 """A scipy.sparse.csr_array of True (entries of an array, unknowns); None where nothing depends on the unknowns."""
@@ -66,7 +65,6 @@ class Step:
         self.shape: tuple[int, ...] = equation.outvars[0].aval.shape
 
     def patterns(self) -> list[Rows]:
-        """The patterns of the outputs."""
         is_smooth = any(np.issubdtype(var.aval.dtype, np.inexact) for var in self.outputs)
         if self.name in FLAT or not is_smooth or all(rows is None for rows in self.given):
             return [None] * len(self.outputs)

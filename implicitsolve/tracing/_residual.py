@@ -63,7 +63,6 @@ class TracedResidual(Representation):
         return self._program is not None
 
     def __str__(self) -> str:
-        """How J comes about."""
         return "exact, by a trace of F" if self.is_traced else f"differences, since F was not traced: {self.reason}"
 
     def _entries(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 jax = pytest.importorskip("jax")
 jnp, lax = jax.numpy, jax.lax
 FlatProgram = import_module("implicitsolve.tracing._flat").FlatProgram
-double_precision = import_module("implicitsolve.tracing._numpy").double_precision
+double_precision = import_module("implicitsolve.tracing._flat").double_precision
 
 PLACES = np.array([[2, 0], [3, 3], [0, -1], [9, 1]])
 

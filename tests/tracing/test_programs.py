@@ -16,7 +16,7 @@ jax = pytest.importorskip("jax")
 Comparison = import_module("implicitsolve.tracing._compare").Comparison
 UntraceableError = import_module("implicitsolve.tracing._functions").UntraceableError
 Program = import_module("implicitsolve.tracing._program").Program
-double_precision = import_module("implicitsolve.tracing._numpy").double_precision
+double_precision = import_module("implicitsolve.tracing._flat").double_precision
 
 N = 6
 KEYS = "1:4 ::2 ::-1 -1 [0,2] [1,1,0] 0 ... None :,1 1,: ...,0 1::-1 [True,False]*3"
