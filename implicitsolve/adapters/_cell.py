@@ -219,7 +219,6 @@ class Cell(ByFields, ABC):
         """One step of the ordinary recurrence with the same weights: f with `previous` for every neighbour."""
 
     def new_factors(self, rows: int) -> Array:
-        """Memory for a linearization."""
         shape = (self.factor_count, rows, self.factor_size)
         return array_namespace(self.weights).empty(shape, dtype=self.weights.dtype, device=device(self.weights))
 
@@ -245,7 +244,6 @@ class AffineCell(Cell):
 
     @classmethod
     def shapes(cls, d: int, k: int, m: int = 1) -> dict[str, tuple[int, ...]]:
-        """Shapes of the parameters by name, for stacks of m."""
         one = {"W": (k, d), "U": (k,) if cls.is_diagonal else (k, k), "b": (k,)}
         return {
             kind + which: (m, *shape) if which == "s" else shape
@@ -255,7 +253,6 @@ class AffineCell(Cell):
 
     @classmethod
     def of(cls, parameters: Mapping[str, Array], offsets: tuple[int, ...] = (-1, 1)) -> Self:
-        """Take the parameters by their names."""
         W, U, b = (
             [part for which in cls.suffixes for part in cls.parts_of(parameters[kind + which], which)] for kind in "WUb"
         )
@@ -272,7 +269,6 @@ class AffineCell(Cell):
         return self.of(parameters, self.offsets)
 
     def gradients(self, inputs: Array, neighbours: Arrays, factors: Array, sums: Cotangents) -> list[dict[str, Array]]:
-        """Gradients of W, U and b of each argument, as they are kept."""
         states = self.states(neighbours, factors)
         return [affine_gradients(sum_, inputs, state, self.is_diagonal) for sum_, state in zip(sums.arguments, states)]
 
@@ -315,7 +311,6 @@ class GatedCell(AffineCell):
         """The kernels of the mixture of the neighbours' states: what they return of it the gates take."""
 
     def split(self, factors: Array) -> tuple[Array, Array]:
-        """Factors of the mixture and of the gates."""
         return factors[: self.mixing_count, ...], factors[self.mixing_count :, ...]
 
     def linearize(self, x: Arrays, neighbours: Arrays, factors: Factors, distances: Distances = None) -> Array:

@@ -34,7 +34,6 @@ class ByFields:
 
 
 def check_names(caller: str, params: object, expected: Sequence[str]) -> Mapping[str, Array]:
-    """Check that `params` is a mapping with exactly the expected names."""
     if not isinstance(params, Mapping):
         raise TypeError(f"{caller}: `params` must be a mapping of names to arrays, got {type(params).__name__}")
     missing = [name for name in expected if name not in params]
@@ -108,7 +107,6 @@ def check_lengths(caller: str, lengths: Lengths, B: int, T: int, is_single: bool
 
 
 def check_size(caller: str, name: str, value: object) -> int:
-    """Check that `value` is an integer of at least 1."""
     try:
         size = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -152,5 +150,4 @@ def read_parameters(caller: str, params: object, inputs: Array, shapes: Shapes, 
 
 
 def zeros(shape: tuple[int, ...], like: Array) -> Array:
-    """Zeros of the library, dtype and device of `like`."""
     return array_namespace(like).zeros(shape, dtype=like.dtype, device=device(like))

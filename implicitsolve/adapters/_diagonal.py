@@ -216,7 +216,6 @@ class DiagonalCell(AffineCell):
 
     @cached_property
     def size(self) -> int:
-        """Numbers in a state, p k."""
         return self.parts * self.factor_size
 
     @property

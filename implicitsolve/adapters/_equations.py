@@ -32,7 +32,6 @@ class Equations:
     at: Callable[[Array, Array], Array]
 
     def activate(self, name: str, x: Array) -> Array:
-        """An activation by its name."""
         known = {"tanh": self.xp.tanh, "logistic": self.sigmoid, "relu": self.relu, "identity": lambda x: x}
         return known[name](x)
 
@@ -52,13 +51,11 @@ class Equations:
         return self.lstm(w, x, [self._mix(arguments, near)])
 
     def gru(self, w: Arrays, x: Array, near: Neighbours) -> Array:
-        """The state of a GRU with one previous state."""
         (h,) = near
         z, r = (self.sigmoid(self._affine(w, gate, x, h)) for gate in "zr")
         return (1 - z) * h + z * self.xp.tanh(self._affine(w, "", x, r * h))
 
     def lstm(self, w: Arrays, x: Array, near: Neighbours) -> Array:
-        """The state (h, c) of an LSTM with one previous state."""
         h, c = halves(near[0])
         i, f, o = (self.sigmoid(self._affine(w, gate, x, h)) for gate in "ifo")
         c = f * c + i * self.xp.tanh(self._affine(w, "g", x, h))

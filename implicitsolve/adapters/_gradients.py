@@ -206,13 +206,10 @@ class Boundary:
 
 @dataclass(frozen=True, eq=False)
 class Boundaries:
-    """The boundary states of the sides that the layer has."""
-
     sides: tuple[Boundary, ...]
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Names of all boundary states."""
         return frozenset(name for side in self.sides for name in side.names)
 
     @cached_property
@@ -262,7 +259,6 @@ class Pulled:
         return layout.unpack(layout.source, layout.gather(self.sent))
 
     def weights(self) -> dict[str, Array]:
-        """Gradients of the cell's parameters."""
         transition = self.transition
         near = transition.rows_of(self.states)
         return transition.cell.to_weights(transition.inputs, near, self.factors, self.sums)
@@ -274,7 +270,6 @@ class Pulled:
 
 
 def add(total: dict[str, Array], gradients: Mapping[str, Array]) -> None:
-    """Accumulate gradients in place."""
     for name, gradient in gradients.items():
         if name in total:
             total[name] += gradient
@@ -290,8 +285,6 @@ Sent: TypeAlias = tuple[Array, Array, Callable[[], dict[str, Array]]]
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """The gradients of a layer with respect to some of its parameters."""
-
     parameters: Mapping[str, Array]  # of the layer: the cell's, "inputs", and boundary states
     boundaries: Boundaries
     rows: Rows  # layout of the whole layer

@@ -321,7 +321,6 @@ def stencil_gru(
 
 
 def _check_offsets(caller: str, offsets: Any) -> tuple[int, ...]:
-    """Check that `offsets` are distinct integers other than 0."""
     given: Any = "a set, without an order" if isinstance(offsets, set) else offsets
     try:
         found = tuple(operator.index(offset) for offset in given)

@@ -93,7 +93,6 @@ class Layer(ByFields):
 
     @property
     def weights(self) -> dict[str, Array]:
-        """The cell's parameters."""
         others = self.boundaries.names | {"inputs"}
         return {name: value for name, value in self.parameters.items() if name not in others}
 
@@ -121,7 +120,6 @@ class Layer(ByFields):
         )
 
     def check(self, name: str, x: Array, shape: tuple[int, ...] | None = None) -> Array:
-        """Check a state, or an array like one; or of that shape."""
         shape = self.shape if shape is None else shape
         if type(x) is not type(self.inputs) or x.shape != shape or x.dtype != self.inputs.dtype:
             check_array(self.cell.name, name, x, shape, self.inputs)
@@ -138,7 +136,6 @@ class Layer(ByFields):
 
     @quiet
     def linearize(self, H: Array) -> tuple[Array, LinearOperator]:
-        """The residual and J = I - dF/dH."""
         F, derivative = self.transition.linearize(self.check("x", H))
         return difference(H, F), jacobian(derivative)
 
@@ -161,7 +158,6 @@ class Layer(ByFields):
     # The two halves
 
     def halves(self) -> Halves:
-        """Even and odd positions as functions of each other."""
         even, odd = (
             Half(apply=partial(self.half, parity), linearize=partial(self.linearize_half, parity)) for parity in (0, 1)
         )
@@ -178,7 +174,6 @@ class Layer(ByFields):
         return v, back, lambda: self.order(gradients(), wrt)
 
     def half(self, parity: int, other: Array) -> Array:
-        """One half of the positions as a function of the other."""
         return self._half(parity, other).apply(other)
 
     def linearize_half(self, parity: int, other: Array) -> tuple[Array, Any]:
@@ -191,7 +186,6 @@ class Layer(ByFields):
 
     @cached_property
     def half_transitions(self) -> tuple[Transition, Transition]:
-        """Made when they are first needed."""
         return self.transition.halves()
 
     # Derivatives with respect to everything else
@@ -220,7 +214,6 @@ class Layer(ByFields):
         return tuple(edges.get(o, empty) for o in self.cell.offsets)
 
     def gradients(self, wrt: Collection[str] | None) -> Gradients:
-        """Gradients with respect to the named parameters, or all."""
         names = frozenset(self.parameters if wrt is None else wrt)
         return Gradients(self.parameters, self.boundaries, self.rows, names)
 
@@ -231,7 +224,6 @@ class Layer(ByFields):
         return self.order(self.gradients(wrt).whole(self.transition, H, -w), wrt)
 
     def order(self, gradients: dict[str, Array], wrt: Collection[str] | None) -> dict[str, Array]:
-        """The gradients that `wrt` names, in the order of the parameters."""
         return {name: gradients[name] for name in self.parameters if wrt is None or name in wrt}
 
     # Subsets, and what is known without a solve
@@ -243,7 +235,6 @@ class Layer(ByFields):
         return Layer(parameters, self.boundaries, self.transition.take(indices)).problem()
 
     def astype(self, dtype: DType) -> Problem:
-        """The problem in another precision."""
         xp = array_namespace(self.inputs)
         parameters = {name: xp.astype(value, dtype) for name, value in self.parameters.items()}
         return Layer(parameters, self.boundaries, self.transition.astype(dtype)).problem()
@@ -281,7 +272,6 @@ class Layer(ByFields):
 
     @quiet
     def substitute(self) -> Array:
-        """The solution of a causal layer, position by position."""
         run = self.cell.recurrence("value") or stepwise(self.cell.value)
         H = sweep(run, self.transition.x, self.rows, *self.past)[self.direction]
         return H[0, ...] if self.map.is_single else H

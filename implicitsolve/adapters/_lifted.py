@@ -142,15 +142,12 @@ class _Net:
         return ACTIVATIONS[self.activation]
 
     def check(self, name: str, x: Array) -> Array:
-        """Check a state, or an array like one."""
         return check_array("lifted_net", name, x, tuple(self.constant.shape), self.constant)
 
     def apply(self, x: Array) -> Array:
-        """phi(A x + B u)."""
         return self.phi.value(times(self.A, self.check("x", x)) + self.constant)
 
     def slope(self, x: Array) -> Array:
-        """phi'(A x + B u)."""
         return self.phi.slope(self.apply(x))
 
     @quiet
@@ -201,12 +198,10 @@ class _Net:
         return {"A": outer(self.A, y, x), "B": outer(self.B, y, self.inputs), "inputs": times(self.B, y, adjoint=True)}
 
     def take(self, indices: Indices) -> Problem:
-        """The problem of some of the rows."""
         return replace(self, inputs=gather(self.inputs, indices), constant=gather(self.constant, indices)).problem()
 
     @quiet
     def substitute(self) -> Array:
-        """The solution, level after level."""
         sweep: Any = self.sweep
         return sweep(lambda product, constant: self.phi.value(product + constant), self.constant)
 
@@ -245,7 +240,6 @@ def _inverse(sweep: Sweep, slope: Array) -> LinearOperator:
 
 
 def _shape(slope: Array) -> dict[str, Any]:
-    """Shapes and dtype of the operators at these slopes."""
     return {"in_shape": slope.shape[-1:], "batch_shape": slope.shape[:-1], "dtype": slope.dtype}
 
 
@@ -277,15 +271,12 @@ def sweep_of(A: Matrix, like: Array) -> Sweep | None:
 
 @dataclass(frozen=True, eq=False)
 class Sweep(ByFields):
-    """Substitution for one matrix A."""
-
     matrix: Any  # A in CSR form, strictly triangular, its indices sorted
     order: Indices | None  # the unknown of each row of `matrix`, if that is not the unknowns' own order
     like: Array  # of the library and dtype of the vectors
 
     @cached_property
     def T(self) -> Sweep:
-        """Substitution for the transpose."""
         return Sweep(self.matrix.T.tocsr(), self.order, self.like)
 
     @property

@@ -290,7 +290,6 @@ def _check(caller: str, weights: Named, format: str, biases: Named) -> tuple[Nam
 
 
 def _check_sizes(caller: str, weights: Named, recurrent: str, inputs: str, outputs: str) -> int:
-    """Check the sizes of a recurrent layer's weights; return k."""
     k = weights[recurrent].shape[0]
     for name, axis in ((recurrent, 1), (inputs, 0), (outputs, 1)):
         _check_size(caller, weights, name, axis, k, recurrent, "k = ")

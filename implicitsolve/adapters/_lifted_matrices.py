@@ -154,7 +154,6 @@ def matrices(
 
 
 def _place(caller: str, weights: Mapping[str, Array], places: Places, shape: tuple[int, int], format: str) -> Any:
-    """Return the matrix with the weights in their places, zero elsewhere."""
     like = next(iter(weights.values()))
     blocks = [(column(weights[name]), i, j) for name, corners in places.items() for i, j in corners.tolist()]
     if format == "dense":
@@ -185,7 +184,6 @@ def _fill(matrix: Array, blocks: list[tuple[Array, int, int]]) -> Array:
 
 
 def _place_in_band(blocks: list[tuple[Array, int, int]], at: Indices, length: int, zero: Array) -> BlockBandedMatrix:
-    """The blocks at their block rows and columns."""
     offsets = at[:, 1] - at[:, 0]
     lower, upper = max(0, -int(offsets.min(initial=0))), int(offsets.max(initial=0))
     band = zeros((length, lower + upper + 1, *zero.shape), zero)
@@ -323,7 +321,6 @@ def outer(A: Matrix, y: Array, x: Array) -> Any:
 
 
 def astype(A: Any, dtype: DType) -> Matrix:
-    """The matrix in another floating-point dtype."""
     if isinstance(A, BlockBandedMatrix) or scipy.sparse.issparse(A):
         return A.astype(dtype)
     return array_namespace(A).astype(A, dtype)

@@ -153,7 +153,6 @@ class LSTMCell(GatedCell):
 
     @cached_property
     def size(self) -> int:
-        """Numbers in a state, 2 k."""
         return 2 * self.factor_size
 
     @cached_property
@@ -168,7 +167,6 @@ class LSTMCell(GatedCell):
 
     @cached_property
     def mixer(self) -> Any:
-        """Elementwise work between the matrix products, that of the gates too."""
         return kernels.lstm.select(self.weights, size=self.factor_size)
 
     @property

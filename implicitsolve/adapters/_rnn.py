@@ -166,7 +166,6 @@ def _check_stencil(caller: str, lower: int, upper: int) -> None:
 
 
 def _depth(caller: str, params: Mapping[str, Array], name: str, like: Array) -> int:
-    """Number of neighbours on one side."""
     value = check_array(caller, name, params[name], None, like)
     if value.ndim != 3:
         raise ValueError(f"{caller}: `{name}` must have shape (n, k, k), got {tuple(value.shape)}")

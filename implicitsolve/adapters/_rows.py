@@ -52,7 +52,6 @@ class InputWeights(NamedTuple):
         return product(xp.concat(list(cotangents), axis=1), self.W)
 
     def astype(self, dtype: object) -> InputWeights:
-        """The weights in another precision."""
         xp = array_namespace(self.W)
         return InputWeights(xp.astype(self.W, dtype), xp.astype(self.b, dtype))
 
@@ -68,7 +67,6 @@ def across(rows: Array) -> Array:
 
 
 def identity(like: Array) -> Array:
-    """The identity of the size, dtype and device of a square matrix."""
     return array_namespace(like).eye(like.shape[0], dtype=like.dtype, device=device(like))
 
 
@@ -92,7 +90,6 @@ def product(x: Array, y: Array) -> Array:
 
 
 def split(y: Array, m: int) -> list[Array]:
-    """Views of m blocks (..., k) side by side."""
     k = y.shape[-1] // m
     return [y[..., j * k : (j + 1) * k] for j in range(m)]
 
@@ -164,17 +161,14 @@ class Rows(ByFields):
 
     @cached_property
     def systems(self) -> int:
-        """B, the number of sequences."""
         return len(self.lengths)
 
     @cached_property
     def body(self) -> int:
-        """Rows of all sequences."""
         return int(self.strides.sum())
 
     @cached_property
     def count(self) -> int:
-        """Rows of the matrix."""
         return self.body + self.margin
 
     @cached_property
@@ -184,12 +178,10 @@ class Rows(ByFields):
 
     @property
     def first(self) -> Indices:
-        """Row of each sequence's first position."""
         return np.cumsum(self.strides) - self.strides
 
     @property
     def last(self) -> Indices:
-        """Row of each sequence's last position."""
         return self.first + self.lengths - 1
 
     @property
@@ -205,7 +197,6 @@ class Rows(ByFields):
 
     @property
     def positions(self) -> Indices:
-        """Rows that hold a position, in order."""
         system, slot = self.owners
         return np.flatnonzero(slot < self.lengths[system])
 

@@ -47,7 +47,6 @@ class GRUCell(GatedCell):
 
     @property
     def factor_count(self) -> int:
-        """Number of factors: those of the mixture, and 5 of the gates."""
         return self.mixing_count + 5
 
     @cached_property
@@ -71,7 +70,6 @@ class GRUCell(GatedCell):
 
     @cached_property
     def gru(self) -> Any:
-        """Elementwise work between the matrix products of the gates."""
         return kernels.gru.select(self.U, size=self.size)
 
     @cached_property
@@ -209,7 +207,6 @@ NAMES = ("P", "N", "V", "b")
 
 
 def shapes(d: int, k: int, lower: int, upper: int) -> dict[str, tuple[int, ...]]:
-    """Shapes of the parameters by name."""
     return {"P": (lower, k, k), "N": (upper, k, k), "V": (k, d), "b": (k,)}
 
 
@@ -226,7 +223,6 @@ class RNNCell(Cell):
 
     @classmethod
     def of(cls, parameters: Mapping[str, Array], activation: str) -> Self:
-        """Take the parameters by their names."""
         P, N = parameters["P"], parameters["N"]
         offsets = (*range(-1, -P.shape[0] - 1, -1), *range(1, N.shape[0] + 1))
         x = InputWeights.of([parameters["V"]], [parameters["b"]])
@@ -237,7 +233,6 @@ class RNNCell(Cell):
 
     @property
     def factor_count(self) -> int:
-        """One, phi'."""
         return 1
 
     @property
@@ -253,7 +248,6 @@ class RNNCell(Cell):
 
     @cached_property
     def rnn(self) -> Any:
-        """Elementwise work after the matrix products."""
         return kernels.rnn.select(self.weights, size=self.size)
 
     @cached_property
@@ -331,7 +325,6 @@ class ElmanCell(RNNCell):
 
     @classmethod
     def of(cls, parameters: Mapping[str, Array], activation: str) -> Self:
-        """Take W, V and perhaps b."""
         W, V, xp = parameters["W"], parameters["V"], array_namespace(parameters["W"])
         b = parameters["b"] if "b" in parameters else xp.zeros_like(W[:, 0])
         return cls((-1,), InputWeights.of([V], [b]), xp.stack([W]), activation, "b" in parameters)

@@ -32,20 +32,16 @@ class Map(ByFields):
     is_single: bool  # whether states are (T, size), without an axis for the batch
 
     def shape(self, rows: Rows) -> tuple[int, ...]:
-        """Shape of the states of one of the two layouts."""
         return (rows.blocks, self.size) if self.is_single else (rows.systems, rows.blocks, self.size)
 
     @cached_property
     def is_full(self) -> bool:
-        """Whether nothing is padded."""
         return all(rows.place is None and rows.blocks > 0 for rows in (self.source, self.target))
 
     def batch(self, x: Array) -> Array:
-        """States with an axis for the batch."""
         return array_namespace(x).expand_dims(x, axis=0) if self.is_single else x
 
     def unbatch(self, x: Array) -> Array:
-        """States without it, where the layer's have none."""
         return x[0, ...] if self.is_single else x
 
     def pack(self, rows: Rows, x: Array) -> Array:
@@ -53,7 +49,6 @@ class Map(ByFields):
         return rows.pack(self.batch(x))
 
     def unpack(self, rows: Rows, matrix: Array) -> Array:
-        """States of a matrix; perhaps a view."""
         return self.unbatch(rows.unpack(matrix))
 
     def neighbours(self, packed: Array) -> tuple[Array, ...]:
@@ -95,8 +90,6 @@ class Map(ByFields):
 
 @dataclass(frozen=True, eq=False)
 class Transition(ByFields):
-    """All positions' function at fixed parameters and inputs."""
-
     cell: Cell  # the function of one position
     map: Map  # which rows it takes
     inputs: Array  # of the layer, rows of the target
@@ -105,7 +98,6 @@ class Transition(ByFields):
 
     @cached_property
     def has_edges(self) -> bool:
-        """Whether any neighbours beyond the ends are not zero."""
         return any(edge is not None for edge in self.edges)
 
     def with_edges(self, inside: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -115,7 +107,6 @@ class Transition(ByFields):
         return tuple(p if edge is None else p + edge for p, edge in zip(inside, self.edges))
 
     def rows_of(self, states: Array) -> tuple[Array, ...]:
-        """Neighbours of a state."""
         return self.with_edges(self.map.neighbours(self.map.pack(self.map.source, states)))
 
     def values(self, neighbours: tuple[Array, ...]) -> Array:
@@ -141,14 +132,12 @@ class Transition(ByFields):
 
     @quiet
     def residual(self, states: Array) -> Array:
-        """The states of a whole layer minus their function."""
         if not self.in_sequences and self.map.target.place is not None:  # padding has no row of its own
             return difference(states, self.apply(states))
         return self.each(lambda H, x, near, _, distances: difference(H, self.cell.value(x, near, distances)), states)
 
     @quiet
     def apply(self, states: Array) -> Array:
-        """The target's states as a function of the source's."""
         if not self.map.target.blocks:
             return zeros(self.map.shape(self.map.target), states)
         return self.each(lambda _, x, near, __, distances: self.cell.value(x, near, distances), states)

@@ -12,7 +12,7 @@ from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace, is_complex
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._layout import Layout
-from implicitsolve.kernels import BACKENDS, Factors, StoredFactors
+from implicitsolve.kernels import BACKENDS, Factors
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov import KrylovOutcome, LinearMethod
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
@@ -148,14 +148,6 @@ class Factorization(FactoredInverse):
     def nbytes(self) -> int:
         """Bytes that the factors hold."""
         return self._factored.factors.nbytes
-
-    def keep(self, indices: Indices, moves: tuple[Indices, Indices]) -> LinearOperator:
-        """`take` on the same memory, where the factors can: but for `moves`, (to, from), all systems stay in place."""
-        inverse = self._factored
-        if inverse.refine or not isinstance(inverse.factors, StoredFactors):
-            return self.take(indices)
-        factors = inverse.factors.keep(indices, moves)
-        return Factorization._of(replace(inverse, A=None, batch_shape=(indices.size,), factors=factors))
 
     def negative(self, F: Array) -> Array:
         return self._factored.negative(F)

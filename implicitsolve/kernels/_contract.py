@@ -84,10 +84,6 @@ class StoredFactors:
             setattr(other, name, array_namespace(x).take(x, from_host(indices, x), axis=axis))
         return other
 
-    def keep(self, indices: Indices, moves: tuple[Indices, Indices]) -> Any:
-        """`take`, on the same memory if that is faster: but for `moves`, (to, from), all systems stay in place."""
-        return self.take(indices)
-
 
 class Kernel:
     """One operation, defined by its reference; backends register implementations that do the same, faster.

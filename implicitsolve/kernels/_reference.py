@@ -281,7 +281,6 @@ def _rows(blocks: Array, lower: int) -> list[dict[int, Array]]:
 
 
 def _substitute(U: list[dict[int, Array]], x: list[Array]) -> None:
-    """Overwrite x with U^-1 x, for block rows of an upper triangular matrix."""
     for t in reversed(range(len(x))):
         for s in U[t]:
             if s != t:
@@ -332,7 +331,6 @@ def _piece(right: Array, i: int, k: int) -> Array:
 
 
 def _leaves(parts: Any) -> list[Array]:
-    """Arrays in nested lists, tuples and dictionaries."""
     if isinstance(parts, dict):
         parts = list(parts.values())
     return [leaf for part in parts for leaf in _leaves(part)] if isinstance(parts, list | tuple) else [parts]

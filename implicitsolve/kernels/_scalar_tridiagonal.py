@@ -128,12 +128,10 @@ def _solve_chains(b: HostArray, below: HostArray, scale: HostArray, above: HostA
 
 
 def _no_swaps(n: int) -> HostArray:
-    """LAPACK's record of a factorization without interchanges."""
     return np.arange(1, n + 1, dtype=np.int32)
 
 
 def _kept_away(pivot: Array) -> Array:
-    """The replacement of a pivot that is too small or not finite."""
     xp = array_namespace(pivot)
     least = xp.full_like(pivot, LEAST_PIVOT)
     return xp.where(xp.isfinite(pivot), xp.where(pivot < 0, -least, least), xp.ones_like(pivot))

@@ -37,7 +37,6 @@ class Hessenberg:
         self.columns = 0
 
     def grow(self, columns: int) -> None:
-        """Make room for more columns."""
         more = columns - self.H.shape[2]
         self.H, self.null = np.pad(self.H, ((0, 0), (0, more), (0, more))), np.pad(self.null, ((0, 0), (0, more)))
 
@@ -97,7 +96,6 @@ class Hessenberg:
         return coordinates
 
     def take(self, indices: Indices) -> Hessenberg:
-        """Return the problems of some systems."""
         part = copy.copy(self)
         for name in ("H", "beta", "norm", "null", "largest"):
             setattr(part, name, getattr(self, name)[indices])
@@ -105,8 +103,6 @@ class Hessenberg:
 
 
 class Cycle:
-    """Result of one Arnoldi cycle for each system."""
-
     def __init__(self, r: Array, norms: HostArray) -> None:
         size = r.shape[0]
         self.r = r
@@ -118,7 +114,6 @@ class Cycle:
         self.nonfinite = np.zeros(size, dtype=bool)  # for which a product was not finite
 
     def put(self, systems: Indices, dx: Array, residual: Array | None) -> None:
-        """Store the corrections of some systems."""
         if systems.size == self.norm.size:  # all at once, so in their order
             self.dx, self.residual = dx, residual
             return
@@ -215,7 +210,6 @@ class Arnoldi:
         return self.cycle
 
     def expand(self) -> None:
-        """Add one vector to each basis."""
         j = self.small.columns
         if j + 1 == self.V.shape[1]:
             self._grow(min(2 * j, self.capacity))
@@ -325,7 +319,6 @@ class Arnoldi:
             self.on_finish(systems, V, Z, small, count)
 
     def _polish(self, which: Indices) -> None:
-        """Add M times the residual where that is expected to reach the target."""
         which = which[(self.expected[which] <= self.target[which]) & (self.estimate[which] > self.target[which])]
         if which.size:
             cycle, systems = self.cycle, self.rows[which]

@@ -118,7 +118,6 @@ def update(x: Array, rows: Indices, where: HostArray, values: Array) -> Array:
 def classify(
     norms: HostArray, target: HostArray, *, broken: HostArray, nonfinite: HostArray, stagnated: HostArray | None = None
 ) -> HostArray:
-    """Return the status codes of finished systems."""
     status = np.full(norms.shape, int(Status.ITERATION_LIMIT))
     if stagnated is not None:
         status[stagnated] = Status.STAGNATED

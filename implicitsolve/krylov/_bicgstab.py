@@ -195,7 +195,6 @@ class _Recurrence:
             alive &= finite & (norm > target) & ~lost & (self.iterations[rows] < limit)
 
     def _remember(self, rows: HostArray, better: HostArray, dx: Array, r: Array, norm: HostArray) -> None:
-        """Keep the best dx of each system."""
         if better.size == self.norm.size:
             self.dx, self.r, self.norm = dx, r, norm.copy()
         elif better.size:

@@ -112,7 +112,6 @@ class RecyclingGMRES:
         return KrylovOutcome(cycle.dx, cycle.norm, cycle.status(target), cycle.columns)
 
     def _grow(self, falls_short: HostArray, length: int) -> None:
-        """Double the spaces that have not sufficed."""
         larger = np.maximum(self.sizes, np.minimum(2 * self.sizes, LARGEST_SPACE))
         sizes = np.where(falls_short, larger, self.sizes)
         self.grew, self.sizes = (sizes > self.sizes) & (self.sizes < length) & (length <= LARGEST_SPACE), sizes
@@ -191,7 +190,6 @@ class RecycledSpace:
         return RecycledSpace(C, K, self.T[:, rows[:, None], rows], self.theta, held, self.base)
 
     def take(self, indices: Indices) -> RecycledSpace:
-        """Return the part of some systems."""
         base = None if self.base is None else self.base.take(indices)
         C, K = gather(self.C, indices), gather(self.K, indices)
         return RecycledSpace(C, K, self.T[indices], self.theta[indices], self.held[indices], base)
@@ -266,7 +264,6 @@ class SpaceCollector:
         return RecycledSpace(xp.concat([C, old.C], axis=1), xp.concat([K, old.K], axis=1), T, theta, held, base)
 
     def _gather(self) -> tuple[Array, Array, HostArray]:
-        """The new pairs as arrays for the whole batch."""
         found = [self._pairs(*basis) for basis in self.bases]
         if len(found) == 1 and found[0][0].size == self.like.shape[0]:
             return found[0][1:]

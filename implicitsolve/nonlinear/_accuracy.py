@@ -277,10 +277,6 @@ class BatchProgress(Progress, SystemArrays):
         with np.errstate(all="ignore"):
             return np.where(b == 0, np.inf, a / b)
 
-    def keep(self, rows: Indices, moves: tuple[Indices, Indices] | None = None) -> BatchProgress:  # type: ignore[override]
-        super().keep(rows, moves)
-        return self
-
     def note_some(self, rows: Indices, note: str, *arguments: Any) -> None:
         """Call one of the methods that note something, for some systems."""
         with np.errstate(all="ignore"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from implicitsolve.linearize._evaluator import Evaluator, NewSystems
 from implicitsolve.monitor import Monitor, ends_solve, silent
 from implicitsolve.nonlinear._convergence import CONVERGED, ITERATION_LIMIT, RUNNING, BatchConvergence
 from implicitsolve.nonlinear._state import LoopState, Scheduler, Solution, SolveMemory
-from implicitsolve.operators._wrappers import closed_up
 from implicitsolve.status import Status
 
 State = TypeVar("State", bound=LoopState)
@@ -23,7 +22,6 @@ State = TypeVar("State", bound=LoopState)
 class BatchRecord(BatchConvergence, Generic[State]):
     """The systems that iterate, in `state`, and where the others ended, in `solution`."""
 
-    OWNS: ClassVar[bool] = False  # whether nothing else holds the arrays of the record between steps
     state: State
     solution: Solution
     evaluator: Evaluator  # of the systems that iterate
@@ -88,12 +86,9 @@ class BatchRecord(BatchConvergence, Generic[State]):
         solution.target[rows] = state.target[ended]
         solution.iterations[rows] += state.iterations[ended]
         if keep.size:
-            keep, moves = closed_up(keep, ended) if self.OWNS else (keep, None)
-            if moves is not None:
-                state.rows, state.target = state.rows.copy(), state.target.copy()  # which others hold too
             whole, self.evaluator = self.evaluator, self.evaluator.take(keep, state.x)
             whole.check_take(self.evaluator, keep, state.x, state.F)
-            state.keep(keep, moves)
+            state.keep(keep)
         else:
             state.rows = keep
 

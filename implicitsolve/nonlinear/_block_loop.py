@@ -12,7 +12,6 @@ import numpy as np
 from implicitsolve._arrays.host import gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.direct._factorization import BlockSettings
 from implicitsolve.globalize._line_search import SearchResult, SearchStart
 from implicitsolve.globalize._rules import MAX_AGE, has_halved, is_fast, largest_ratio, slowest_rate
 from implicitsolve.globalize._searches import kept_part
@@ -69,7 +68,6 @@ class BlockLoop(IterationLoop[BlockState]):
     """Steps whose directions come from a factorized J and the updates since."""
 
     CERTIFIES = False  # factors tell the error
-    OWNS = True
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         self.components = component_count(context.evaluator)
@@ -83,14 +81,13 @@ class BlockLoop(IterationLoop[BlockState]):
     def _extend(self, state: LoopState, J: LinearOperator | None) -> BlockState:
         size = state.rows.size
         known = None if self.method.reuse == "none" else self.previous.inverse
-        is_own = isinstance(self.method.factor, BlockSettings)  # another method may return the same factors again
         return BlockState(
             **vars(state),
             is_stale=np.full(size, known is None),
             age=np.zeros(size, dtype=int),
             rate=np.ones(size),
             is_exhausted=np.zeros(size, dtype=bool),
-            inverse=BatchedInverse(is_shared=not is_own) if known is None else copy.copy(known),
+            inverse=BatchedInverse() if known is None else copy.copy(known),
             updates=BroydenInverse(),
             radius=np.full(size, np.inf),
             solved=None,

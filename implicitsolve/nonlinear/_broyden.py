@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import blas
 
-from implicitsolve._arrays.host import from_host, to_host
+from implicitsolve._arrays.host import from_host, gather, to_host
 from implicitsolve._arrays.namespace import array_namespace, is_safe, numpy_namespace, safe_range
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import rank_one
@@ -30,7 +30,6 @@ from implicitsolve.kernels._norms import Norms, norm_max
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.nonlinear._fixed_point import FixedPointLoop, FixedPointState, scaled
 from implicitsolve.nonlinear._state import FixedPointMethod, Solution, SolveContext
-from implicitsolve.operators._wrappers import rows_of
 from implicitsolve.stopping import check_flag, check_limit, check_number, check_positive
 
 MAX_ASSEMBLIES = 5  # at one point, while lengths of differences are guesses
@@ -105,15 +104,11 @@ class BroydenInverse:
 
     def take(self, indices: Indices) -> BroydenInverse:
         """The updates of some systems; those of the others are dropped here too."""
-        return self.keep(indices, None)
-
-    def keep(self, indices: Indices, moves: tuple[Indices, Indices] | None) -> BroydenInverse:
-        """The updates of fewer systems, all but a few in their places; see `SystemArrays.keep`."""
         found: dict[int, Array] = {}  # after whole steps w is the next s
 
         def taken(x: Array) -> Array:
             if id(x) not in found:
-                found[id(x)] = rows_of(x, indices, moves)
+                found[id(x)] = gather(x, indices)
             return found[id(x)]
 
         pairs = [(taken(s), taken(w), taken(factor)) for s, w, factor in self.pairs]

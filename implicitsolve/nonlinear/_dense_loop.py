@@ -73,7 +73,6 @@ class Trial:
 class DenseLoop(IterationLoop[DenseState]):
     """Steps in a trust region."""
 
-    OWNS = True
     NEW_BEST, PATIENCE = NEW_BEST, PATIENCE
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:

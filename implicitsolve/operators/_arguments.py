@@ -36,7 +36,6 @@ def multiply(product: Matvec, v: Array, batch_shape: Shape, expected: Shape, ret
 
 
 def multiply_columns(product: Matvec, columns: Array, batch_shape: Shape, rows: int, returned: int) -> Array:
-    """The products with the columns of a matrix (*batch_shape, rows, K), as columns."""
     columns = checked_columns("LinearOperator", columns, batch_shape, rows)
     xp = array_namespace(columns)
     if not columns.shape[-1]:
@@ -53,7 +52,6 @@ def multiply_stacked(owner: str, A: Any, product: Matvec, columns: Any) -> Array
 
 
 def checked_columns(owner: str, columns: Any, batch_shape: Shape, rows: int) -> Array:
-    """An array of shape (*batch_shape, rows, K); raise unless it is one."""
     columns = columns if is_array(columns) else np.asarray(columns)
     if columns.ndim != len(batch_shape) + 2 or tuple(columns.shape[:-1]) != (*batch_shape, rows):
         expected = (*batch_shape, rows, "K")
@@ -62,7 +60,6 @@ def checked_columns(owner: str, columns: Any, batch_shape: Shape, rows: int) -> 
 
 
 def _by_lead(product: Matvec, v: Array, lead: Shape, full: Shape, out_shape: Shape) -> Array:
-    """Loop over leading axes beyond those of the operator's batch."""
     xp = array_namespace(v)
     rows = xp.reshape(v, (math.prod(lead), *full))
     if not rows.shape[0]:
@@ -72,7 +69,6 @@ def _by_lead(product: Matvec, v: Array, lead: Shape, full: Shape, out_shape: Sha
 
 
 def checked_shape(shape: Any, name: str) -> tuple[int, ...]:
-    """Return a shape as a tuple of int; raise unless it is one."""
     lengths = (shape,) if isinstance(shape, int | np.integer) else shape
     try:
         checked = tuple(map(operator.index, lengths)) if isinstance(lengths, list | tuple) else (-1,)
@@ -84,12 +80,10 @@ def checked_shape(shape: Any, name: str) -> tuple[int, ...]:
 
 
 def conj(x: Array) -> Array:
-    """Return the complex conjugate; a real array itself."""
     return array_namespace(x).conj(x) if is_complex(x) else x
 
 
 def common_dtype(a: Any, b: Any) -> Any:
-    """Return the dtype of a result that involves both."""
     return a if type(a) is type(b) and a == b else np.result_type(host_dtype(a), host_dtype(b))
 
 

@@ -258,7 +258,6 @@ class LinearOperator:
         return self * (1 / as_number(divisor))
 
     def __matmul__(self, other: Any) -> Any:
-        """Return A B for an operator, A v for a vector, A V for a matrix of columns."""
         if not is_array(other) and not isinstance(other, list | tuple):
             return self._compose(_operand(other))
         other = other if is_array(other) else np.asarray(other)
@@ -268,7 +267,6 @@ class LinearOperator:
         return self.matvec(other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        """Return B A for an operator, v A = (A^T v) for a vector."""
         return self.T.matvec(other) if is_array(other) else _operand(other)._compose(self)
 
     __call__ = __matmul__

@@ -117,7 +117,6 @@ class BlockBandedMatrix(LinearOperator):
         return self.blocks[..., self.lower, :, :]
 
     def __repr__(self) -> str:
-        """Blocks, bands, batch and dtype."""
         batch = f", batch_shape={self.batch_shape}" if self.batch_shape else ""
         periodic = ", periodic" if self.periodic else ""
         return (
@@ -126,7 +125,6 @@ class BlockBandedMatrix(LinearOperator):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the blocks and where they stand."""
         return _matrix, (self.blocks, self.structure)
 
     # Products
@@ -189,7 +187,6 @@ class BlockBandedMatrix(LinearOperator):
         ) and (not self.periodic or width <= self.length)
 
     def __mul__(self, factor: Any) -> BlockBandedMatrix:
-        """Scale by a number."""
         factor = as_number(factor)
         blocks = self.blocks
         if isinstance(factor, complex) and host_dtype(self.dtype).kind != "c":

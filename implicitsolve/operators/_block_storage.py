@@ -55,7 +55,6 @@ class Products:
         self._adjoint: Products | None = None
 
     def times(self, x: Any) -> Array:
-        """Return A x."""
         if self._use_sparse(x):
             if self._sparse is None:
                 self._sparse = _block_diagonal_sparse(self.blocks, self.lower, self.periodic)
@@ -63,7 +62,6 @@ class Products:
         return self._by_diagonals(x, adjoint=False)
 
     def adjoint_times(self, x: Any) -> Array:
-        """Return A^H x."""
         if self._use_sparse(x):
             if self._adjoint is None:
                 upper = self.blocks.shape[-3] - 1 - self.lower
@@ -145,7 +143,6 @@ def without_outside(blocks: ArrayT, lower: int) -> ArrayT:
 
 
 def to_dense(blocks: Array, structure: BlockBanded) -> Array:
-    """Return the whole matrix, (*batch, N, N)."""
     xp = array_namespace(blocks)
     batch, (length, k) = blocks.shape[:-4], (blocks.shape[-4], blocks.shape[-1])
     dense = xp.zeros((*batch, length * length, k, k), dtype=blocks.dtype, device=blocks.device)
@@ -156,7 +153,6 @@ def to_dense(blocks: Array, structure: BlockBanded) -> Array:
 
 
 def from_dense(A: Array, structure: BlockBanded) -> Array:
-    """Return the blocks of an array (*batch, N, N)."""
     xp = array_namespace(A)
     if A.ndim < 2 or A.shape[-1] != A.shape[-2]:
         raise ValueError(f"from_dense: `A` must have shape (..., N, N), got {tuple(A.shape)}")
@@ -181,13 +177,11 @@ def _diagonals(length: int, structure: BlockBanded) -> list[tuple[slice, slice, 
 
 
 def _swap(x: Array, lead: int) -> Array:
-    """Swap the second and the third axis after `lead` batch axes."""
     axes = (*range(lead), lead, lead + 2, lead + 1, lead + 3)
     return array_namespace(x).permute_dims(x, axes)
 
 
 def to_sparse(blocks: Array, structure: BlockBanded, format: str) -> Any:
-    """Return one system's matrix as a SciPy sparse array."""
     check_choice("to_sparse", "format", format, ("bsr", "csr", "csc"))
     if int(np.prod(blocks.shape[:-4])) != 1:
         raise ValueError(f"to_sparse: the matrix must be one system, got batch shape {tuple(blocks.shape[:-4])}")
@@ -204,7 +198,6 @@ def to_sparse(blocks: Array, structure: BlockBanded, format: str) -> Any:
 
 
 def from_sparse(A: Any, structure: BlockBanded) -> HostArray:
-    """Return the blocks of a SciPy sparse matrix."""
     if not scipy.sparse.issparse(A):
         raise TypeError(f"from_sparse: `A` must be a SciPy sparse matrix, got {type(A).__name__}")
     if A.ndim != 2 or A.shape[0] != A.shape[1]:

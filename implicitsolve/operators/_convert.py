@@ -77,7 +77,6 @@ def aslinearoperator(A: Any, name: str = "A") -> LinearOperator:
 
 
 def is_cupy_sparse(A: Any) -> bool:
-    """Whether `A` is a sparse matrix of CuPy."""
     return type(A).__module__.startswith("cupyx.scipy.sparse")
 
 

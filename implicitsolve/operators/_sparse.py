@@ -97,7 +97,6 @@ class SparseMatrix(LinearOperator):
         return _flat(self.data)
 
     def __repr__(self) -> str:
-        """Shape, entries, batch and dtype."""
         batch = f", batch_shape={self.batch_shape}" if self.batch_shape else ""
         n, nnz = self.structure.unknowns, self.structure.nnz
         return f"<SparseMatrix {n}x{n}, {nnz} entries{batch}, dtype={self.dtype}>"
@@ -116,12 +115,10 @@ class SparseMatrix(LinearOperator):
         return self.structure.with_entries(to_host(self.flat_data[system, :])).asformat(format)
 
     def todense(self) -> Array:
-        """Return the matrix, or matrices, with all its zeros."""
         n, structure = self.structure.unknowns, self.structure
         return self._spread(structure.indices * np.int64(n) + structure.columns, slice(None), (n, n))
 
     def diagonal(self) -> Array:
-        """Return the main diagonal, ``(*batch, N)``."""
         on_it = np.flatnonzero(self.structure.indices == self.structure.columns)
         return self._spread(self.structure.indices[on_it], from_host(on_it, self.data), (self.structure.unknowns,))
 

@@ -81,7 +81,6 @@ class Part(LinearOperator):
 
     @cached_property
     def gathered(self) -> LinearOperator:
-        """The systems in arrays of their own."""
         size = self.whole.batch_shape[0]
         is_whole = self.indices.size == size and (self.indices == np.arange(size)).all()
         return self.whole if is_whole else self.whole.take(self.indices)
@@ -152,18 +151,14 @@ class SystemArrays:
     """
 
     def take(self, rows: Indices) -> Self:
-        """Return the record of some systems."""
         return type(self)(*(_rows_of(part, rows) for part in vars(self).values()))
 
-    def keep(self, rows: Indices, moves: tuple[Indices, Indices] | None = None) -> None:
-        """Take the record of some systems, in place: field by field, so that few arrays are held twice at a time.
-
-        If but for `moves`, (to, from), all of them stay where they are, arrays are not copied, but become views.
-        """
+    def keep(self, rows: Indices) -> None:
+        """Take the record of some systems, in place: field by field, so that few arrays are held twice at a time."""
         found: dict[int, Any] = {}  # what several fields hold is taken once
         for name, part in vars(self).items():
             if id(part) not in found:
-                found[id(part)] = _rows_of(part, rows, moves)
+                found[id(part)] = _rows_of(part, rows)
             setattr(self, name, found[id(part)])
 
     def concat(self, other: Self, systems: int) -> Self:
@@ -177,34 +172,12 @@ class SystemArrays:
             scatter(whole, rows, part)
 
 
-FEW = 0.1  # of the systems that go on: where fewer end at a time, the arrays of the others are not copied
-
-
-def closed_up(keep: Indices, ended: Indices) -> tuple[Indices, tuple[Indices, Indices] | None]:
-    """What `SystemArrays.keep` needs to go on with systems `keep`: where few have ended, the last fill their places."""
-    if ended.size > FEW * keep.size:
-        return keep, None
-    gaps = ended[ended < keep.size]
-    moves = gaps, keep[keep.size - gaps.size :]
-    keep = np.arange(keep.size)
-    keep[gaps] = moves[1]
-    return keep, moves
-
-
-def rows_of(x: Array, rows: Indices, moves: tuple[Indices, Indices] | None) -> Array:
-    """Rows of an array that nothing else reads any more: in place if but for `moves`, (to, from), all stay there."""
-    if moves is None or not isinstance(x, np.ndarray):
-        return x.take(rows, axis=0) if isinstance(x, np.ndarray) else gather(x, rows)
-    x[moves[0]] = x.take(moves[1], axis=0)
-    return x[: rows.size]
-
-
-def _rows_of(part: Any, rows: Indices, moves: tuple[Indices, Indices] | None = None) -> Any:
+def _rows_of(part: Any, rows: Indices) -> Any:
     if part is None:
         return None
-    if is_array(part):
-        return rows_of(part, rows, moves)
-    return part.keep(rows, moves) if moves is not None and hasattr(part, "keep") else part.take(rows)
+    if isinstance(part, np.ndarray):
+        return part.take(rows, axis=0)
+    return gather(part, rows) if is_array(part) else part.take(rows)
 
 
 def _join(first: Any, second: Any, systems: int) -> Any:

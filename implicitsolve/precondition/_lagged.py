@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,17 +11,18 @@ import numpy as np
 from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, copy_array
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.direct import DirectMethod, Factorization
+from implicitsolve.direct import DirectMethod
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.operators import LinearOperator
-from implicitsolve.operators._wrappers import FEW, SystemArrays
+from implicitsolve.operators._wrappers import SystemArrays
 from implicitsolve.precondition._parts import Preconditioner, build_inverse, builds_inverse, takes_sparse
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_flag
 from implicitsolve.structure import BlockBanded, Grid, Sparse
 
+FEW = 0.1  # of the systems: where fewer get other inverses at a time, those of the others are not copied
 PATIENCE = 5  # products beyond the usual number that any solve may take
 UNLIMITED = 2**31 - 1  # iterations: the largest number of 32 bits
 
@@ -31,19 +31,12 @@ class BatchedInverse:
     """One inverse for each system of a batch, in parts (systems, inverse) that were factorized together.
 
     A system without one has the identity. The first part may hold old inverses of systems that are in a later one.
-    `is_shared` is whether others hold the inverses too.
     """
 
-    def __init__(self, parts: list[tuple[Indices, Any]] | None = None, *, is_shared: bool = False) -> None:
+    def __init__(self, parts: list[tuple[Indices, Any]] | None = None) -> None:
         self.parts: list[tuple[Indices, Any]] = [] if parts is None else parts
-        self.is_shared: bool = is_shared
-
-    def __copy__(self) -> BatchedInverse:
-        """A copy for another solve, which may replace parts."""
-        return BatchedInverse([(rows, copy.copy(inverse)) for rows, inverse in self.parts], is_shared=True)
 
     def matvec(self, F: Array) -> Array:
-        """A^-1 F for F (b, N)."""
         return self._apply(lambda inverse, F: inverse.matvec(F), F, copy_array)
 
     def negative(self, F: Array) -> Array:
@@ -61,7 +54,6 @@ class BatchedInverse:
         return z
 
     def replace(self, rows: Indices, inverse: Any) -> None:
-        """Set the inverses of some systems."""
         self.release(rows)
         self.parts = [*self.parts[:1], *_without(self.parts[1:], rows), (rows, inverse)]
 
@@ -72,21 +64,9 @@ class BatchedInverse:
             self.parts = _without(self.parts[:1], hidden) + _without(self.parts[1:], rows)
 
     def drop(self, rows: Indices) -> None:
-        """Remove the inverses of some systems."""
         self.parts = _without(self.parts, rows)
 
-    def keep(self, indices: Indices, moves: tuple[Indices, Indices]) -> BatchedInverse:
-        """`take`, in place if all but a few systems stay where they are; see `SystemArrays.keep`."""
-        parts = self.parts or [(indices[:0], None)]
-        rows, first = parts[0]
-        is_filled = rows.size > indices.max(initial=0) and rows[-1] == rows.size - 1  # without gaps
-        if not (isinstance(first, Factorization) and is_filled) or self.is_shared:
-            return self.take(indices)
-        kept = first.keep(indices, moves)
-        return BatchedInverse([(rows[: indices.size], kept), *BatchedInverse(parts[1:]).take(indices).parts])
-
     def take(self, indices: Indices) -> BatchedInverse:
-        """Return the inverses of some systems, in that order."""
         parts: list[tuple[Indices, Any]] = []
         for rows, inverse in self.parts:
             place = np.full(int(max(rows.max(), indices.max(initial=0))) + 1, -1)
@@ -97,16 +77,14 @@ class BatchedInverse:
                 chosen = chosen[inside]
                 is_whole = chosen.size == rows.size and (chosen == np.arange(rows.size)).all()
                 parts.append((inside, inverse if is_whole else inverse.take(chosen)))
-        return BatchedInverse(parts, is_shared=self.is_shared)
+        return BatchedInverse(parts)
 
     def concat(self, other: BatchedInverse, systems: int) -> BatchedInverse:
-        """Return the inverses of these systems, which are that many, followed by those of others."""
         parts = [(systems + rows, inverse) for rows, inverse in other.parts]
-        return BatchedInverse(self.parts + parts, is_shared=self.is_shared or other.is_shared)
+        return BatchedInverse(self.parts + parts)
 
 
 def _without(parts: list[tuple[Indices, Any]], rows: Indices) -> list[tuple[Indices, Any]]:
-    """Parts without some systems."""
     kept: list[tuple[Indices, Any]] = []
     for old, inverse in parts:
         stay = ~np.isin(old, rows)
@@ -206,7 +184,6 @@ class LaggedInverse:
 
     @classmethod
     def unbuilt(cls, settings: Lagged, assembler: Assembler | SparseAssembler, systems: int) -> LaggedInverse:
-        """No preconditioner yet."""
         excess = np.full(systems, assembler.cost if settings.eager else 0)
         no, none = np.zeros(systems, dtype=bool), np.zeros(systems, dtype=int)
         return cls(settings, assembler, LaggedState(BatchedInverse(), no, no.copy(), none, excess))
@@ -254,16 +231,13 @@ class LaggedInverse:
         return stale
 
     def count(self, iterations: HostArray) -> None:
-        """Count the products of a solve."""
         state = self.state
         state.usual = np.where(state.is_fresh, iterations, state.usual)
         state.excess = state.excess + np.maximum(iterations - state.usual, 0)
         state.is_fresh[:] = False
 
     def take(self, rows: Indices) -> LaggedInverse:
-        """Return the preconditioners of some systems."""
         return LaggedInverse(self.settings, self.assembler, self.state.take(rows))
 
     def concat(self, other: LaggedInverse, systems: int) -> LaggedInverse:
-        """Return the preconditioners of these systems, which are that many, followed by those of others."""
         return LaggedInverse(self.settings, self.assembler, self.state.concat(other.state, systems))

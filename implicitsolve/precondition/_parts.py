@@ -49,7 +49,6 @@ def build_inverse(settings: Any, A: Any) -> LinearOperator:
 
 
 def check_matrix(settings: Preconditioner, A: Any) -> None:
-    """Raise unless `A` is a block-banded matrix that these settings can take."""
     owner = type(settings).__name__
     if not isinstance(A, BlockBandedMatrix):
         raise TypeError(f"{owner}.build: `A` must be a BlockBandedMatrix, got {type(A).__name__}")
@@ -113,7 +112,6 @@ def inverses(blocks: Array, scales: Callable[[], Array]) -> Array:
 
 
 def finite(x: Array) -> Array:
-    """Return `x` with zeros where it is not finite."""
     xp = array_namespace(x)
     return xp.where(xp.isfinite(x), x, xp.zeros_like(x))
 
@@ -213,7 +211,6 @@ class Triangle:
         return xp.flip(x, axis=1) if self.backward else x
 
     def take(self, indices: Indices) -> Triangle:
-        """Return the triangles of some systems."""
         diagonals = {d: gather(blocks, indices) for d, blocks in self.diagonals.items()}
         return Triangle(diagonals, (len(indices), *self.shape[1:]))
 

@@ -214,8 +214,6 @@ def _adjoint(pyamg: Any, hierarchy: Any, smoother: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Inverse:
-    """Products with an approximate inverse, and with its adjoint."""
-
     matvec: Callable[[HostArray], HostArray]
     rmatvec: Callable[[HostArray], HostArray]
 

@@ -60,7 +60,6 @@ _functions: dict[type, Functions] = {}
 
 
 def functions_of(x: Array) -> Functions:
-    """The functions for arrays like x."""
     found = _functions.get(type(x))
     if found is None:
         found = _functions[type(x)] = Functions(array_namespace(x))

@@ -180,7 +180,6 @@ def near(parts: Arrays, distances: Distances, length: int) -> Arrays:
 
 
 def total(parts: Arrays) -> Array:
-    """The sum, in the first of the parts."""
     return reduce(operator.iadd, parts)
 
 

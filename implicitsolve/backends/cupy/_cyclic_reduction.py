@@ -280,7 +280,6 @@ class _Level:
         return {"F": self.F, "order": self.order, "V": self.V, "W": self.W}
 
     def take(self, indices) -> _Level:
-        """The level of some systems."""
         return replace(self, **{name: cupy.take(x, indices, axis=0) for name, x in self.arrays().items()})
 
 
@@ -324,7 +323,6 @@ def cyclic_reduction(blocks, *, overwrite: bool = False):
 
 
 def supports(like, *, block_size: int, **others) -> bool:
-    """Which blocks the kernels take."""
     return is_real(like) and fits(block_size, like.dtype.itemsize)
 
 

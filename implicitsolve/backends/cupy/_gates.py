@@ -106,8 +106,6 @@ class Mixture:
 
 
 class GRU:
-    """Implements `kernels.gru`."""
-
     @staticmethod
     def reset(y, x, hhat, factors=None):
         product, gates = cupy.empty(hhat.shape, hhat.dtype), stack(y)
@@ -158,8 +156,6 @@ def _gru(function, shape, arguments):
 
 
 class LSTM:
-    """Implements `kernels.lstm`."""
-
     takes_sequences = True
 
     @staticmethod

@@ -22,8 +22,6 @@ def _supports(like, *, size, neighbours):
 
 
 class GRUCell:
-    """Implements `kernels.gru_cell`."""
-
     def __init__(self, weights):
         self.weights, self.neighbours, self.size = weights, len(weights) - 3, weights.shape[-1]
         self.most_rows = MOST_WORK // self.size**2
@@ -97,7 +95,6 @@ class GRUCell:
 
 
 def _constants(height, neighbours):
-    """Constants of the source."""
     return {"ROWS": height, "M": neighbours, "LARGEST_BLOCK": LARGEST_BLOCK}
 
 

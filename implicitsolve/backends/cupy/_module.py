@@ -100,7 +100,6 @@ def launch_each(name: str, function: str, count: int, arguments: tuple[Any, ...]
 
 
 def is_real(like: Any, **case: Any) -> bool:
-    """Whether `like` is a real array of CuPy."""
     return isinstance(like, cupy.ndarray) and like.dtype.char in "fd"
 
 
@@ -110,5 +109,4 @@ def dense(x: Any) -> Any:
 
 
 def strides(x: Any) -> tuple[int, ...]:
-    """Strides of all axes, in numbers."""
     return tuple(stride // x.itemsize for stride in x.strides)

@@ -48,7 +48,6 @@ class Layout:
 
     @property
     def fits(self):
-        """Whether a device has the memory."""
         return self.shared <= limits()[1] and self.constants["DEPTH"] <= DEEPEST
 
     def chunk(self, plan):
@@ -166,7 +165,6 @@ def _launch_affine(rule, x, begin, ends, plan, chunk, out, products=None):
 
 
 def take_rows(x, source, none):
-    """Implements `kernels.take_rows`."""
     found = cupy.empty((len(source), x.shape[1]), x.dtype)
     x, _, step = matrix(x)
     _launch("take_rows", found, (x, step, source, none, found))

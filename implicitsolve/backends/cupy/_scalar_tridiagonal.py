@@ -12,18 +12,14 @@ from implicitsolve.backends.cupy._module import is_real, launch_each
 
 
 class ScalarTridiagonal:
-    """Implements `kernels.scalar_tridiagonal`."""
-
     @staticmethod
     def factor(lower, main, upper) -> tuple[Any, Any, Any]:
-        """Return the multipliers below, 1 / D, and the multipliers above."""
         parts = [cupy.empty(main.shape, main.dtype) for _ in range(3)]
         _launch("tridiagonal_factor", main.shape, (lower, main, upper), tuple(parts))
         return parts[0], parts[1], parts[2]
 
     @staticmethod
     def solve(b, below, scale, above):
-        """Return A^-1 b."""
         x = cupy.empty(b.shape, b.dtype)
         _launch("tridiagonal_solve", b.shape, (b, below, scale, above), (x,))
         return x

@@ -30,8 +30,6 @@ def supports(like, **sizes) -> bool:
 
 
 class Vectors(Reference):
-    """See `implicitsolve.kernels`."""
-
     @staticmethod
     def project(rows, v):
         rows, v, parts = dense(rows), dense(v), parts_of(v)
@@ -210,7 +208,6 @@ def _rows(x) -> tuple[Any, int, int]:
 
 
 def rank_one(z, w, amount, following):
-    """Add ``amount * w`` to z in place, and return ``following^H z``; see `implicitsolve.kernels`."""
     w, other, parts = dense(w), z if following is None else dense(following), parts_of(z)
     b, N = z.shape
     partial = cupy.empty((b, parts, 1), z.dtype)

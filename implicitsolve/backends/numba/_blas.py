@@ -7,7 +7,6 @@ routine reads is passed by address, also letters and sizes, which therefore lie 
 
 from __future__ import annotations
 
-import copy
 from typing import Any, ClassVar
 
 import llvmlite.ir as ir
@@ -15,12 +14,11 @@ import numpy as np
 from numba.core import cgutils, types
 from numba.extending import get_cython_function_address
 
-from implicitsolve._typing import HostArray, Indices
+from implicitsolve._typing import HostArray
 from implicitsolve.backends.numba._elimination import copy_block, largest_in_block
 from implicitsolve.backends.numba._jit import ZERO, _intrinsic, inner, kernel, share
 from implicitsolve.backends.numba._views import View, fill, larger, smaller, view
 from implicitsolve.kernels import StoredFactors
-from implicitsolve.operators._wrappers import rows_of
 
 
 def usable(x: HostArray) -> HostArray:
@@ -42,13 +40,6 @@ class Batch(StoredFactors):
         """Overwrite x (B, T, k, K), in C order, with A^-1 x or A^-H x."""
         if x.size:
             self._solve(x, adjoint)
-
-    def keep(self, indices: Indices, moves: tuple[Indices, Indices]) -> Batch:
-        """`take` on the same memory; see `StoredFactors`."""
-        other = copy.copy(self)
-        for name in ("singular", "growth", *self.axes):
-            setattr(other, name, rows_of(getattr(self, name), indices, moves))
-        return other
 
     def _solve(self, x: HostArray, adjoint: bool) -> None:
         """Solve for one column after the other."""
@@ -86,8 +77,6 @@ def calls_of(dtype, k: int, K: int) -> tuple[Any, ...]:
 
 @_intrinsic
 def address(typing_context, array):
-    """Address of the first number of an array or a view."""
-
     def generate(context, builder, signature, values):
         is_view = isinstance(array, View)
         data = (
@@ -165,7 +154,6 @@ def subtract_product(calls, block, y, x, adjoint):
 
 @inner
 def views(calls):
-    """Views of the arrays of `calls_of`."""
     return view(calls[0]), view(calls[1]), view(calls[2]), view(calls[3])
 
 

@@ -38,8 +38,6 @@ class Functions:
 
 @cache
 def loop_of(formula):
-    """The loop of a formula."""
-
     def body(*arguments):
         *found, last = formula(Functions, *arguments)
         return *found, last() if callable(last) else last

@@ -102,7 +102,6 @@ class Number:
 
 
 def precision_of(element):
-    """The constants of a type of numbers."""
     return SINGLE if isinstance(element, ir.FloatType) else DOUBLE
 
 
@@ -240,7 +239,6 @@ class Matrix:
         self.is_stack = kind.ndim > 2
 
     def begin(self, row):
-        """Go to a row."""
         self.row = self.builder.gep(self.start, [self.builder.mul(row, self.strides[-2])])
 
     def stand(self, column, kind):
@@ -340,11 +338,9 @@ def _over_columns(builder, body, results, arguments, columns, in_vectors):
 
 
 def _stand(operand, column, kind):
-    """Go to a place in each matrix."""
     for matrix in _matrices(operand):
         matrix.stand(column, kind)
 
 
 def supports(like, **sizes):
-    """Which arrays the loops take."""
     return COMPILES and supports_real(like)

@@ -32,12 +32,10 @@ ZERO = np.int64(0)  # not a literal: Numba would compile a callee of its own for
 
 
 def supports(like: Array, **sizes: Code) -> bool:
-    """Which arrays compiled kernels take."""
     return like.dtype.char in "fdFD" and like.dtype.isnative
 
 
 def supports_real(like: Array, **sizes: Code) -> bool:
-    """Which arrays compiled kernels of real numbers take."""
     return like.dtype.char in "fd" and like.dtype.isnative
 
 
@@ -47,7 +45,6 @@ def kernel(function: Callable[..., Any]) -> Code:
 
 
 def inner(function: Callable[..., Any], **options: Code) -> Code:
-    """Compile `function` for calls from kernels."""
     return numba.njit(nogil=True, error_model="numpy", **options)(function)
 
 

@@ -234,7 +234,6 @@ class _Solver:
         )
 
     def result(self) -> NonlinearResult:
-        """What `newton_batch` returns."""
         B = len(self.x)
         start = NewtonStep(
             iteration=0,

@@ -161,7 +161,6 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
 
 @inner
 def _load(numbers, given, lengths, state, x, p, who, lane, b):
-    """Put system b into a lane."""
     apart()
     who[lane] = b
     for i in range(x.shape[1]):

@@ -176,7 +176,6 @@ def invert(V, factors, updates):
 
 @inner
 def _dot(V, s):
-    """Product of row s with row SCRATCH."""
     a = V[s, 0] * V[SCRATCH, 0]
     for i in range(1, V.shape[1]):
         a = fma(V[s, i], V[SCRATCH, i], a)
@@ -185,7 +184,6 @@ def _dot(V, s):
 
 @inner
 def accept(V, S, mask, largest, norm):
-    """Take over the trial points of the lanes in `mask`."""
     for i in range(V.shape[1]):
         V[X, i] = select(mask, V[TRIAL, i], V[X, i])
         V[F, i] = select(mask, V[TRIAL_F, i], V[F, i])
@@ -295,7 +293,6 @@ def _interchange(A, pivots, t, r, lower, right, k):
 
 @inner
 def divide(factors, x):
-    """Overwrite x with the solution."""
     apart()
     A, pivots, reach, lower = factors
     substitute(A, pivots, reach, lower, (), x)

@@ -196,7 +196,6 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _references(function: Any) -> dict[str, Any]:
-    """Values of the names in a function."""
     cells = {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ())}
     scopes = cells, function.__globals__, vars(builtins)
     names = sorted(_names(function.__code__) | set(cells))

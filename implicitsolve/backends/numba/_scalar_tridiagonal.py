@@ -127,8 +127,6 @@ def _solve_one(F, x, adjoint):
 
 
 class ScalarTridiagonal:
-    """Implements `kernels.scalar_tridiagonal`."""
-
     @staticmethod
     def factor(lower, main, upper):
         below, scale, above = (np.empty(main.shape, main.dtype) for _ in range(3))
