@@ -19,7 +19,7 @@ check_grads = import_module("jax.test_util").check_grads
 
 EXACT = {"stop": ims.NonlinearStop(rtol=1e-13), "adjoint_stop": ims.LinearStop(rtol=1e-13)}
 
-pytestmark = pytest.mark.usefixtures("precision")
+pytestmark = pytest.mark.usefixtures("compiled_quickly", "precision")
 
 
 def squares(x, a):

@@ -123,7 +123,9 @@ def everything(make, n, k, m, select):
     return [np.array(array) for array in found]
 
 
-@pytest.mark.parametrize(("dtype", "m"), [("float32", 2), ("float64", 2), ("float64", 3)])
+@pytest.mark.parametrize(
+    ("dtype", "m"), [pytest.param("float32", 2, marks=pytest.mark.slow), ("float64", 2), ("float64", 3)]
+)
 @given(
     n=st.integers(0, 5),
     k=st.integers(1, 70),

@@ -12,7 +12,7 @@ from implicitsolve.backends.numba import _jit
 from implicitsolve.backends.numba._blas import LargeBlockFactors
 from implicitsolve.kernels import LARGE_BLOCK, _contract, _lapack, block_lu, favors_band
 
-DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
+SLOW = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in (np.float32, np.complex128)]
 BANDS = [(1, 1), (2, 1), (1, 2), (3, 2)]
 BOUND = 30
 
@@ -53,7 +53,7 @@ def check(inverse, A, rng):
 
 
 @pytest.mark.parametrize("k", [20, 24, 32])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [np.float64, np.complex64, *SLOW])
 def test_solves_for_vectors_columns_and_the_adjoint(dtype, k, rng):
     for lower, upper in BANDS:
         for T in (2 + max(lower, upper), 7):
@@ -74,7 +74,7 @@ def test_same_as_lapack(rng):
 
 
 @pytest.mark.parametrize("kind", ["graded rows", "graded blocks", "tiny diagonal", "singular diagonal", "random"])
-@pytest.mark.parametrize("dtype", [np.float64, np.complex64])
+@pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.complex64, marks=pytest.mark.slow)])
 def test_hard_matrices_are_pivoted_over_the_band(kind, dtype, rng):
     digits = 12 if dtype is np.float64 else 4
     A = random_matrix(rng, 3, 6, 24, dtype, diagonal=0.0)
@@ -110,8 +110,7 @@ def test_only_the_system_with_a_singular_block_is_factored_again(rng):
     np.testing.assert_allclose((A @ x)[1], 1.0, atol=1e-10)
 
 
-@pytest.mark.parametrize("place", [(0, 1), (3, 0), (5, 1), (2, 2)])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(("place", "value"), [((0, 1), np.nan), ((3, 0), np.inf), ((5, 1), np.inf), ((2, 2), np.nan)])
 def test_nan_and_infinity_end_in_nan(place, value, rng):
     A = random_matrix(rng, 2, 6, 24)
     A.blocks[(1, *place, 5, 7)] = value
