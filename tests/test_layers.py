@@ -10,6 +10,7 @@ import ast
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -120,10 +121,15 @@ def imports_of(module: str, is_package: bool, source: str) -> Iterator[Import]:
 
 
 PATHS = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
-IMPORTS = {
-    module: list(imports_of(module, path.name == "__init__.py", path.read_text(encoding="utf-8")))
-    for module, path in PATHS.items()
-}
+
+
+@cache
+def imports() -> dict[str, list[Import]]:
+    """Those of every module."""
+    return {
+        module: list(imports_of(module, path.name == "__init__.py", path.read_text(encoding="utf-8")))
+        for module, path in PATHS.items()
+    }
 
 
 def folder(module: str) -> str:
@@ -136,7 +142,7 @@ def resolved(item: Import) -> str:
     if item.name is not None and f"{item.target}.{item.name}" in PATHS:
         return f"{item.target}.{item.name}"
     if item.target == PACKAGE and item.name is not None:
-        for shown in IMPORTS[PACKAGE]:
+        for shown in imports()[PACKAGE]:
             if shown.name == item.name and not shown.for_types:
                 return resolved(shown)
     return item.target
@@ -148,7 +154,7 @@ def is_inside(target: str) -> bool:
 
 def offences(is_wrong: Callable[[Import], bool], *, inside: bool = True) -> str:
     """The imports, of the package's own modules or of others, that are wrong: one on a line, empty where none is."""
-    items = [item for found in IMPORTS.values() for item in found if is_inside(item.target) == inside]
+    items = [item for found in imports().values() for item in found if is_inside(item.target) == inside]
     return "\n".join(str(item) for item in items if is_wrong(item))
 
 
@@ -210,7 +216,7 @@ def edges() -> dict[str, set[str]]:
     return {
         module: {
             target
-            for item in IMPORTS[module]
+            for item in imports()[module]
             if is_inside(item.target) and not (module == PACKAGE and item.for_types)
             if (target := resolved(item)) != module
         }

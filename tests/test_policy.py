@@ -19,8 +19,6 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve import LinearStop, NonlinearStop, Problem, Status, root
-from implicitsolve._arrays.host import to_host
-from implicitsolve._arrays.namespace import host_dtype
 from implicitsolve.kernels import _contract
 
 pytestmark = pytest.mark.rounding
@@ -180,49 +178,6 @@ def test_backends_agree_within_the_tolerance(method, monkeypatch):
     plain = chain(method, 5).solve(method, stop=stop)
     np.testing.assert_array_equal(plain.status, compiled.status)
     np.testing.assert_allclose(plain.x, compiled.x, rtol=0, atol=1e-10)
-
-
-# ----------------------------------------------------------------------------------------------------------- libraries
-
-
-def in_library(xp, p, q, c, method):
-    """The chain's problem on arrays of any library."""
-
-    def residual(x):
-        end = xp.zeros_like(x[:, :1])
-        before, after = xp.concat([end, x[:, :-1]], axis=1), xp.concat([x[:, 1:], end], axis=1)
-        return x - xp.tanh(p * before + q * after + c)
-
-    def sweep():
-        columns, state = [], xp.zeros_like(c[:, 0])
-        for t in range(c.shape[1]):
-            state = xp.tanh(p[:, t] * state + c[:, t])
-            columns.append(state)
-        return xp.stack(columns, axis=1)
-
-    return Problem(
-        residual,
-        batch_ndim=1,
-        structure=ims.BlockBanded(1, 1),
-        fixed_point=True,
-        take=lambda rows: in_library(xp, *(xp.take(a, xp.asarray(rows), axis=0) for a in (p, q, c)), method),
-        substitute=sweep if method == "substitution" else None,
-    )
-
-
-@every_method
-def test_every_library_and_dtype(method, xp, any_dtype):
-    system = chain(method, 1, dtype=host_dtype(any_dtype))
-    p, q, c = (xp.asarray(part, dtype=any_dtype) for part in (system.p, system.q, system.c))
-    expected, result = (
-        system.solve(method),
-        root(in_library(xp, p, q, c, method), xp.zeros_like(c), method=METHODS[method]),
-    )
-    assert type(result.x) is type(c)
-    assert result.x.dtype == result.fun.dtype == any_dtype
-    np.testing.assert_array_equal(result.status, expected.status)
-    tolerance = 100 * math.sqrt(float(xp.finfo(any_dtype).eps))
-    np.testing.assert_allclose(to_host(result.x), expected.x, rtol=0, atol=tolerance)
 
 
 # ------------------------------------------------------------------------------------------------------------- scaling

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from array_api_compat import array_namespace
 
 import implicitsolve as ims
 from implicitsolve import NonlinearStop, Problem, root
@@ -51,24 +50,6 @@ class Bent:
 
     def alone(self, i, exact=True):
         return self.problem(exact=exact, A=self.A[i : i + 1, ...], b=self.b[i : i + 1, ...], c=self.c[i : i + 1, ...])
-
-
-@pytest.mark.parametrize("with_take", [False, True])
-@pytest.mark.parametrize("exact", [False, True])
-def test_batch_in_every_library(xp, dtype, with_take, exact):
-    name = "float32" if dtype == xp.float32 else "float64"
-    system = Bent(xp, 5, name)
-    x0 = xp.zeros((5, N), dtype=dtype)
-    result = root(system.problem(with_take=with_take, exact=exact), x0)
-    assert result.success.tolist() == [True] * 5
-    assert isinstance(result.status, np.ndarray)
-    assert result.x.dtype == result.fun.dtype == dtype
-    assert array_namespace(result.x) is array_namespace(x0)
-    for values in (result.status, result.iterations, result.krylov_iterations, result.residual_norm):
-        assert np.shape(values) == (5,)
-    F = system.problem().residual(result.x)
-    rtol = float(xp.finfo(dtype).eps) ** 0.5
-    assert bool(xp.all(xp.max(xp.abs(F), axis=1) <= rtol * xp.max(xp.abs(system.b), axis=1)))
 
 
 @pytest.mark.parametrize("krylov", [None, ims.GMRES(restart=4), ims.LGMRES(restart=4), ims.BiCGSTAB()], ids=str)

@@ -40,19 +40,14 @@ def base(problem, structure=None):
     return solve(problem, structure=structure)
 
 
-@pytest.mark.parametrize("power", [1, -300])
 @every_problem
-def test_powers_of_two_on_F_change_nothing(problem, power):
-    assert solve(problem, F_scale=2.0**power) == base(problem)
+def test_powers_of_two_change_nothing(problem):
+    assert solve(problem, F_scale=2.0**-300) == base(problem)
+    if np.any(problem.x0):
+        assert solve(problem, x_scale=2.0**-30) == base(problem)
 
 
-@pytest.mark.parametrize("power", [-30, 1])
-@pytest.mark.parametrize("problem", [p for p in ALL if np.any(p.x0)], ids=str)
-def test_powers_of_two_on_x_change_nothing(problem, power):
-    assert solve(problem, x_scale=2.0**power) == base(problem)
-
-
-@pytest.mark.parametrize(("F_scale", "x_scale"), [(1e-6, 1.0), (1e6, 1.0), (1.0, 1e9), (1e-3, 1e9), (1e-150, 1.0)])
+@pytest.mark.parametrize(("F_scale", "x_scale"), [(1e6, 1.0), (1e-3, 1e9), (1e-150, 1.0)])
 @every_problem
 def test_units_change_evaluations_by_at_most_a_tenth(problem, F_scale, x_scale):
     """y in units in which x is 1e-9 of what it was (1e9 scales y to x), and the other way round."""
@@ -71,7 +66,7 @@ def test_units_change_evaluations_by_at_most_a_tenth(problem, F_scale, x_scale):
 def test_rounding_alone_moves_the_chaotic_ones(name):
     """No units are needed: a change of F in its last bits does it."""
     problem, counts = next(p for p in ALL if p.name == name), []
-    for seed in range(60):
+    for seed in range(20):
         noise = np.random.default_rng(seed)
 
         def F(x, noise=noise):
@@ -81,9 +76,8 @@ def test_rounding_alone_moves_the_chaotic_ones(name):
     assert max(counts) > min(counts)
 
 
-@pytest.mark.parametrize(("F_scale", "x_scale"), [(1e-6, 1.0), (1e6, 1e9)])
 @pytest.mark.parametrize("problem", WITH_JVP, ids=str)
-def test_exact_products_hardly_notice_units(problem, F_scale, x_scale):
+def test_exact_products_hardly_notice_units(problem):
     """Relative tolerance, exact products: one product more or less."""
 
     def run(f, s):
@@ -95,12 +89,12 @@ def test_exact_products_hardly_notice_units(problem, F_scale, x_scale):
 
         return root(Problem(residual, jvp=jvp, structure="none"), problem.x0 / s, stop=NonlinearStop(rtol=1e-8))
 
-    plain, scaled = run(1.0, 1.0), run(F_scale, x_scale)
+    plain, scaled = run(1.0, 1.0), run(1e6, 1e9)
     assert plain.success
     assert scaled.success
     assert scaled.iterations == plain.iterations
     assert abs(scaled.counts.jvps - plain.counts.jvps) <= max(1, 0.05 * plain.counts.jvps)
-    np.testing.assert_allclose(scaled.x * x_scale, plain.x, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(scaled.x * 1e9, plain.x, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("structure", [None, BlockBanded(1, 1), Sparse(np.eye(4)), "detect"], ids=str)

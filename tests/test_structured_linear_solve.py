@@ -7,7 +7,6 @@ import pytest
 
 import implicitsolve as ims
 from implicitsolve import BlockBandedMatrix, BlockLU, CyclicReduction, LinearStop, Status, linear_solve, precondition
-from implicitsolve._arrays.host import to_host
 from implicitsolve.precondition._parts import build_inverse
 
 METHODS = [BlockLU(), BlockLU(pivoting="band"), BlockLU(refine=1), CyclicReduction()]
@@ -54,19 +53,6 @@ def test_bands(method, lower, upper, T, rng):
     result = solved(A, b, method=method)
     assert result.status is Status.CONVERGED
     np.testing.assert_allclose(result.x.reshape(-1), np.linalg.solve(A.todense(), b.reshape(-1)), atol=1e-11)
-
-
-@every_method
-def test_every_library_and_dtype(method, xp, any_dtype, rng):
-    dtype = np.dtype(str(any_dtype).rsplit(".", maxsplit=1)[-1].strip("'>"))
-    if xp is not np and method in (BlockLU(pivoting="band"),):
-        pytest.skip("band pivoting is for NumPy")
-    A = matrix(rng, 2, dtype=dtype, xp=xp)
-    b = xp.asarray(rng.normal(size=(2, 8, 2)).astype(dtype))
-    result = linear_solve(A, b, method=method)
-    assert result.success.all()
-    assert result.x.dtype == any_dtype
-    np.testing.assert_allclose(to_host(A.matvec(result.x)), to_host(b), atol=200 * np.finfo(dtype).eps)
 
 
 @every_method

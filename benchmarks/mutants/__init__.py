@@ -9,7 +9,7 @@ nothing else.
 
 Usage::
 
-    export CI=true HYPOTHESIS_PROFILE=mutants OMP_NUM_THREADS=1
+    export HYPOTHESIS_PROFILE=mutants OMP_NUM_THREADS=1
     python -m benchmarks.mutants map                                  # which test executes which line; 20 minutes
     python -m benchmarks.mutants run --sample 700 --seed 1 --report build/mutants/report.json
     python -m benchmarks.mutants run --files implicitsolve/nonlinear/_loop.py --sample 100

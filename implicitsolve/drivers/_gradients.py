@@ -163,7 +163,7 @@ def stream_gradients(
         size = max(1, rows.size)
     adjoints = _Adjoints(problem, x, {"method": adjoint_method, "stop": adjoint_stop, "wrt": names_of(wrt)})
     for first in range(0, rows.size, size):
-        part = slice(first, first + size)
+        part = slice(first, min(first + size, rows.size))
         adjoints.add(rows[part], given[part, ...], status, leaves_out=failed == "leave out")
     return StreamGradients(
         gradients=adjoints.sums,
@@ -189,7 +189,7 @@ def _cotangent(given: Any, x: Array, rows: Indices, size: int) -> Array:
         value, shape = as_inexact(given(gather(x, some), some), "cotangent"), (some.size, *x.shape[1:])
         if tuple(value.shape) != shape:
             raise ValueError(f"stream_gradients: `cotangent` must return shape {shape}, got {tuple(value.shape)}")
-        found[first : first + size, ...] = value
+        found[first : first + some.size, ...] = value
     return found
 
 

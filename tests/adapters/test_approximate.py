@@ -7,8 +7,7 @@ import pytest
 import scipy.sparse
 
 import implicitsolve as ims
-from implicitsolve._arrays.host import to_host
-from implicitsolve.adapters import approximate_fixed_point, elman, elman_parameters
+from implicitsolve.adapters import approximate_fixed_point, elman
 from tests.adapters.layers import make
 from tests.adapters.test_elman import LENGTHS, backpropagate, close, draw, loop
 
@@ -141,22 +140,6 @@ def test_functions_that_change_their_arguments_do_no_harm():
     found, expected = (approximate_fixed_point(p, 4, x0=start) for p in (problem, clean))
     np.testing.assert_array_equal(found.x, expected.x)
     np.testing.assert_array_equal(found.pull_back(w).gradients["b"], expected.pull_back(w).gradients["b"])
-
-
-def test_every_library_and_precision(xp, dtype, rng):
-    params = elman_parameters(2, 3, scale=0.5, rng=rng)
-    x, w = rng.standard_normal((2, 5, 2)), rng.standard_normal((2, 5, 3))
-    expected = approximate_fixed_point(elman(params, x), 3)
-    cast = {name: xp.asarray(value, dtype=dtype) for name, value in params.items()}
-    found = approximate_fixed_point(elman(cast, xp.asarray(x, dtype=dtype)), 3)
-    tolerance = 64 * float(xp.finfo(dtype).eps)
-    assert found.x.dtype == dtype
-    close(to_host(found.x), expected.x, tolerance)
-    for kind in ("full", "skipped"):
-        gradients = found.pull_back(xp.asarray(w, dtype=dtype), propagation=kind).gradients
-        for name, value in expected.pull_back(w, propagation=kind).gradients.items():
-            assert gradients[name].dtype == dtype
-            close(to_host(gradients[name]), value, tolerance)
 
 
 # Arguments

@@ -131,31 +131,6 @@ def test_blocks_outside_and_a_circle(rng):
     assert net.substitute is None
 
 
-@pytest.mark.parametrize("name", ["dense", "banded"])
-def test_every_library_and_dtype(case, name, xp, dtype):
-    numbers, x = case
-    parts = {key: xp.asarray(value, dtype=dtype) for key, value in numbers.items()}
-    A = parts["A"] if name == "dense" else banded(parts["A"])
-    net, state = lifted_net(A, parts["B"], parts["inputs"]), xp.asarray(x, dtype=dtype)
-    tolerance = 64 * float(xp.finfo(dtype).eps)
-    value, J = net.linearize(state)
-    assert value.dtype == dtype
-    host_net = lifted_net(*numbers.values())
-    for actual, expected in (
-        (value, host_net.residual(x)),
-        (J.matvec(state), host_net.jvp(x, x)),
-        (J.rmatvec(state), host_net.vjp(x, x)),
-        (net.parameter_vjp(state, state)["B"], host_net.parameter_vjp(x, x)["B"]),
-        (net.parameter_vjp(state, state)["inputs"], host_net.parameter_vjp(x, x)["inputs"]),
-    ):
-        assert actual.dtype == dtype
-        close(actual, expected, tolerance)
-    gradient = net.parameter_vjp(state, state)["A"]
-    assert gradient.dtype == dtype
-    if name == "banded":
-        close(gradient, banded(host_net.parameter_vjp(x, x)["A"]).todense(), tolerance)
-
-
 def test_some_systems_of_a_batch(case, form):
     parts, x = case
     net = lifted_net(form(parts["A"]), parts["B"], parts["inputs"])

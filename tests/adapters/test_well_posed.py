@@ -115,12 +115,6 @@ def test_a_matrix_of_certain_fate(rng):
     np.testing.assert_allclose(net.residual(x), 0, atol=1e-14)
 
 
-def test_another_library(xp, rng):
-    A = rng.uniform(-1, 1, (6, 6))
-    for other in (xp.asarray(A), block_banded(xp.asarray(A))):
-        assert well_posedness(other) == well_posedness(np.asarray(A))
-
-
 # The projection
 
 
@@ -182,16 +176,6 @@ def test_blocks_outside_the_matrix_are_not_projected(rng):
     blocks[0, 0] = np.nan
     np.testing.assert_allclose(project_well_posed(A).todense(), project_well_posed(A.todense()), rtol=1e-14)
     assert well_posedness(A) == well_posedness(A.todense())
-
-
-def test_the_projection_in_another_library(xp, dtype, rng):
-    A = rng.uniform(-1, 1, (6, 6))
-    projected = project_well_posed(xp.asarray(A, dtype=dtype))
-    assert projected.dtype == dtype
-    expected = project_well_posed(A)
-    tolerance = 8 * float(xp.finfo(dtype).eps)
-    for actual in (projected, project_well_posed(block_banded(xp.asarray(A, dtype=dtype)))):
-        np.testing.assert_allclose(dense(actual), expected, rtol=0, atol=tolerance)
 
 
 # Errors

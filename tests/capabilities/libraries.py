@@ -15,7 +15,7 @@ class Library:
     """Arrays of one library and dtype."""
 
     def __init__(self, xp: ModuleType, dtype: str = "float64") -> None:
-        self.xp, self.dtype = xp, getattr(xp, dtype)
+        self.xp, self.dtype, self.host_dtype = xp, getattr(xp, dtype), np.dtype(dtype)
         self.is_complex = dtype.startswith("complex")
         self.eps = float(np.finfo(dtype).eps)
         self.stop = ims.NonlinearStop(rtol=30 * self.eps, max_iterations=500)
@@ -23,10 +23,6 @@ class Library:
 
     def __deepcopy__(self, memo: Any) -> Library:
         return self  # modules have no copies
-
-    @property
-    def host_dtype(self) -> np.dtype[Any]:
-        return np.dtype(str(self.dtype).rsplit(".")[-1]) if "torch" in str(self.dtype) else np.dtype(self.dtype)
 
     def array(self, values: Any) -> Any:
         """Numbers as an array; complex ones turned a little, where the dtype is."""

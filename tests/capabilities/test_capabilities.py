@@ -76,10 +76,20 @@ def test_in_every_precision(name, dtype):
 
 
 @every_row
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_on_arrays_of_the_standard_alone(name, dtype):
+    row = ROWS[name]
+    cell = row.complex if dtype == "complex128" and row.torch == YES else row.torch
+    check(cell, name, Library(pytest.importorskip("array_api_strict"), dtype))
+
+
+@every_row
 def test_on_cupy_arrays(name, device, selected):
-    check(ROWS[name].cupy, name, Library(device))
-    if ROWS[name].cupy in (KERNELS, YES):
-        assert ("cupy" in selected) == (ROWS[name].cupy == KERNELS)
+    row = ROWS[name]
+    check(row.cupy, name, Library(device))
+    if row.cupy in (KERNELS, YES):
+        assert ("cupy" in selected) == (row.cupy == KERNELS)
+        check(row.cupy, name, Library(device, "complex64" if row.complex == YES else "float32"))
 
 
 # The table

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import scipy.sparse
 import scipy.sparse.linalg as spla
-from array_api_compat import array_namespace
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,25 +105,6 @@ def test_finite_differences_of_the_solved_loss(batch, name):
     difference = (loss(value + h * direction) - loss(value - h * direction)) / (2 * h)
     assert np.sum(gradient * direction) == pytest.approx(difference, rel=1e-7)
     assert np.sum(tangent * layer.cotangent) == pytest.approx(difference, rel=1e-7)
-
-
-# -- libraries and dtypes --------------------------------------------------------------------------------------
-
-
-def test_every_library_and_dtype(xp, any_dtype):
-    name = str(any_dtype).rsplit(".", maxsplit=1)[-1].strip("'> ")
-    layer = Layer(batch=(2,), xp=xp, dtype=name)
-    problem = layer.problem()
-    solution = root(problem, layer.x0)
-    back = pull_back(problem, solution, layer.cotangent)
-    forward = push_forward(problem, solution, layer.tangents)
-    assert bool(np.all(back.success))
-    assert bool(np.all(forward.success))
-    for array in (back.adjoint, forward.tangent, *back.gradients.values()):
-        assert array.dtype == any_dtype
-        assert array_namespace(array) is array_namespace(layer.x0)
-    rest = layer.vjp(solution.x, back.adjoint) - layer.cotangent
-    assert float(xp.max(xp.abs(rest))) <= 1e-5 * float(xp.linalg.vector_norm(layer.cotangent))
 
 
 # -- what ends how ---------------------------------------------------------------------------------------------

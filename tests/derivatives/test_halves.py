@@ -87,32 +87,6 @@ def test_one_sequence_alone(name, rng):
         close(forward.tangent, np.linalg.solve(J, right.ravel()).reshape(right.shape))
 
 
-# Libraries
-
-
-def test_every_library_and_dtype(xp, dtype, rng):
-    tolerance = 2e3 * float(xp.finfo(dtype).eps)
-    for size in SIZES.values():
-        case = make("implicit_gru", **size, scale=0.8)
-        layer, result, case = solved(case)
-        ours = case.layer(xp, dtype)
-        x = xp.asarray(result.x, dtype=dtype)
-        cotangent = rng.standard_normal(case.H.shape)
-        tangents = {"b": rng.standard_normal(case.P["b"].shape)}
-        stop = LinearStop(rtol=32 * float(xp.finfo(dtype).eps))
-        back = pull_back(ours, x, xp.asarray(cotangent, dtype=dtype), stop=stop)
-        forward = push_forward(ours, x, {"b": xp.asarray(tangents["b"], dtype=dtype)}, stop=stop)
-        expected = pull_back(layer, result, cotangent, stop=EXACT)
-        pairs = [
-            (back.adjoint, expected.adjoint),
-            (forward.tangent, push_forward(layer, result, tangents, stop=EXACT).tangent),
-        ]
-        pairs += [(back.gradients[key], value) for key, value in expected.gradients.items()]
-        for actual, value in pairs:
-            assert actual.dtype == dtype
-            close(actual, value, tolerance)
-
-
 # Methods
 
 

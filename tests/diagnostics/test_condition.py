@@ -108,10 +108,3 @@ def test_the_global_random_state_is_unchanged():
     first = ims.diagnostics.condition(linear(A, structure=ims.BlockBanded(1, 1)), np.ones(30))
     assert np.random.random() == expected  # noqa: NPY002
     assert ims.diagnostics.condition(linear(A, structure=ims.BlockBanded(1, 1)), np.ones(30)) == first
-
-
-def test_other_libraries(xp, dtype):
-    x = xp.ones(5, dtype=dtype)
-    scale = xp.asarray([1.0, 2.0, 4.0, 8.0, 16.0], dtype=dtype)
-    problem = ims.Problem(lambda x: scale * x, jvp=lambda x, v: scale * v, structure=ims.BlockBanded(0, 0))
-    assert ims.diagnostics.condition(problem, x).number == pytest.approx(16, rel=1e-5)

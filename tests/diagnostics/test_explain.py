@@ -480,12 +480,6 @@ def test_the_arguments_are_checked():
         ims.diagnostics.explain(ims.linear_solve(np.eye(2), np.ones(2)), cubes())
 
 
-def test_other_libraries(xp, dtype):
-    problem = ims.Problem(lambda x: x**3 - 8, jvp=lambda x, v: -3 * x**2 * v, batch_ndim=1)
-    result = ims.root(problem, xp.ones((2, 3), dtype=dtype))
-    assert "the sign is wrong" in ims.diagnostics.explain(result, problem).findings[0].what
-
-
 def test_x_that_has_run_away_is_no_rounding_error_to_be_accepted():
     with np.errstate(all="ignore"):
         F = lambda x: x * np.cos(1e3 * x) / (1e-3 + x**2) ** 0.5 + 1.5  # noqa: E731

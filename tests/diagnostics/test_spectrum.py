@@ -122,14 +122,6 @@ def test_picard_takes_the_steps_that_contraction_says():
     assert ims.diagnostics.contraction(problem, result).steps_per_digit == pytest.approx(measured, rel=0.05)
 
 
-def test_other_libraries(xp, any_dtype):
-    x = xp.ones((2, 3), dtype=any_dtype)
-    found = ims.diagnostics.spectrum(
-        ims.Problem(lambda x: x - 0.5 * x, batch_ndim=1, jvp=lambda x, v: 0.5 * v), x, system=1
-    )
-    np.testing.assert_allclose(found.values, 0.5, rtol=1e-6)
-
-
 def test_the_arguments_are_checked():
     with pytest.raises(ValueError, match="`vectors` must be at least 1"):
         ims.diagnostics.spectrum(lambda x: x, np.ones(3), vectors=0)

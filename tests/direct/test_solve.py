@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from implicitsolve import BlockBandedMatrix, BlockLU, CyclicReduction, LinearOperator, LinearStop, Status
-from implicitsolve._arrays.host import to_host
 from implicitsolve.direct._factorization import MOST_REFINEMENTS, solve_factored
 from implicitsolve.kernels._norms import norm2
 
@@ -119,12 +118,3 @@ def test_products_are_those_of_the_operator(rng):
     outcome = solve_factored(operator, BlockLU().factor(A), rng.normal(size=(2, 16)), LinearStop())
     assert (outcome.status == Status.CONVERGED).all()
     assert calls[0] == 1
-
-
-def test_every_library(xp, any_dtype, rng):
-    dtype = np.dtype(str(any_dtype).rsplit(".", maxsplit=1)[-1].strip("'>"))
-    A = matrix(rng, 3, dtype=dtype, xp=xp)
-    b = xp.asarray(rng.normal(size=(3, 16)).astype(dtype))
-    outcome = solve_factored(A.flat(), BlockLU().factor(A), b, LinearStop())
-    assert (outcome.status == Status.CONVERGED).all()
-    np.testing.assert_allclose(to_host(A.flat().matvec(outcome.x)), to_host(b), atol=200 * np.finfo(dtype).eps)

@@ -71,19 +71,6 @@ def test_properties_chunks_are_root_of_their_systems(threads, size, chunks, is_s
     assert sorted({s for step in result.steps for s in step.systems.tolist()}) == list(range(size))
 
 
-def test_the_library_and_dtype_stay(threads, xp, dtype):
-    def problem(c):
-        return ims.Problem(
-            lambda x: x**3 - c, batch_ndim=1, take=lambda rows: problem(xp.take(c, xp.asarray(rows), axis=0))
-        )
-
-    c = xp.asarray([[1.0], [8.0], [27.0]], dtype=dtype)
-    result = ims.drivers.solve_batch(problem(c), xp.ones_like(c), executor=threads, chunks=2)
-    assert type(result.x) is type(c)
-    assert result.x.dtype == dtype
-    assert result.success.all()
-
-
 def test_a_layer_in_processes_is_root_bitwise(rng):
     params = ims.adapters.gru_parameters(2, 4, rng=rng)
     layer = ims.adapters.implicit_gru(params, rng.standard_normal((6, 5, 2)), lengths=[5, 1, 3, 2, 5, 4])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -168,26 +167,7 @@ def test_a_system_does_not_depend_on_its_neighbours(rng: np.random.Generator) ->
         np.testing.assert_allclose(alone.x[0], result.x[b], atol=1e-9)
 
 
-# Shapes and libraries
-
-
-def test_libraries_and_dtypes(xp: ModuleType, dtype: Any) -> None:
-    c = xp.asarray([[2.0], [9.0]], dtype=dtype)
-
-    def problem(c: Any) -> ims.Problem:
-        return ims.Problem(
-            lambda x: x * x - c,
-            jvp=lambda x, v: 2 * x * v,
-            batch_ndim=1,
-            take=lambda rows: problem(xp.take(c, xp.asarray(rows), axis=0)),
-        )
-
-    starts = [xp.asarray(start, dtype=dtype) for start in ([[1.0], [50.0]], [[50.0], [3.5]])]
-    kept = [xp.asarray(start, copy=True) for start in starts]
-    result = race(problem(c), starts, method=NEWTON)
-    assert result.winner.tolist() == [0, 1]
-    assert (result.x.dtype, type(result.x), result.x.shape) == (dtype, type(c), (2, 1))
-    assert all(bool(xp.all(one == other)) for one, other in zip(starts, kept))
+# Shapes
 
 
 @pytest.mark.parametrize("size", [(0, 3), (2, 0)])

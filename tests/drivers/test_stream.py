@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -102,25 +101,6 @@ def test_recycled_spaces_of_systems_that_come_late(rng: np.random.Generator) -> 
     np.testing.assert_allclose(result.krylov_iterations, whole.krylov_iterations, atol=2)
     np.testing.assert_allclose(result.x, whole.x, atol=1e-8)
     assert whole.krylov_iterations.min() > 20
-
-
-def test_libraries_and_dtypes(xp: ModuleType, dtype: Any) -> None:
-    def problem(c: Any) -> ims.Problem:
-        return ims.Problem(
-            lambda x: x * x - c,
-            jvp=lambda x, v: 2 * x * v,
-            batch_ndim=1,
-            take=lambda rows: problem(xp.take(c, xp.asarray(rows), axis=0)),
-        )
-
-    c = xp.asarray([[2.0], [900.0], [3.0], [1e6], [4.0]], dtype=dtype)
-    x0 = xp.ones((5, 1), dtype=dtype)
-    result = solve_stream(problem(c), x0, batch_size=2, method=NEWTON)
-    whole = ims.root(problem(c), x0, method=NEWTON)
-    assert result.x.dtype == dtype
-    assert bool(xp.all(result.x == whole.x))
-    assert bool(xp.all(x0 == 1.0))
-    np.testing.assert_array_equal(result.iterations, whole.iterations)
 
 
 # Full batches

@@ -60,22 +60,6 @@ def test_root_with_and_without_halves(key, size):
     check_result(layer, result)
 
 
-@pytest.mark.parametrize("key", ELIMINATES)
-def test_root_in_every_library(key, xp, dtype):
-    for size in ("T1", "ragged"):
-        case = case_of("implicit_gru", size)
-        stop = ims.NonlinearStop(atol=100 * float(xp.finfo(dtype).eps), rtol=0.0)
-        layer = case.layer(xp, dtype)
-        result = ims.root(layer, method=METHODS[key], stop=stop)
-        assert result.success.all()
-        assert result.x.dtype == result.fun.dtype == dtype
-        assert tuple(result.fun.shape) == case.H.shape
-        full = ims.root(
-            replace(case.layer(), halves=None), method="newton-krylov", stop=ims.NonlinearStop(atol=1e-14, rtol=0.0)
-        )
-        close(result.x, full.x, 1e4 * float(xp.finfo(dtype).eps))
-
-
 @given(
     st.integers(0, 2**32 - 1), st.sampled_from(NEAREST), st.integers(1, 7), st.integers(1, 3), st.booleans(), st.data()
 )

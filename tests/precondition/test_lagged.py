@@ -17,7 +17,6 @@ from implicitsolve import (
     precondition,
     root,
 )
-from implicitsolve._arrays.host import to_host
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.precondition._lagged import lagged
 from tests.helpers.lines import bratu
@@ -168,21 +167,6 @@ def test_every_preconditioner(settings, krylov):
     result = root(problem, np.zeros(30), method=NewtonKrylov(preconditioner=settings, krylov=krylov), stop=stop)
     assert result.success, result.message
     assert np.abs(bratu(result.x)).max() <= 1e-10 * np.abs(bratu(np.zeros(30))).max()
-
-
-@pytest.mark.parametrize("settings", [BlockLU(), Lagged(preconditioner=BlockLU(), eager=False)], ids=repr)
-def test_every_library(settings, xp, dtype):
-    def F(u):
-        p = xp.concat([xp.zeros_like(u[:, :1]), u, xp.zeros_like(u[:, :1])], axis=1)
-        return p[:, 2:] - 2 * u + p[:, :-2] + xp.asarray([[1.0], [3.0]], dtype=dtype) * xp.exp(u) / 31**2
-
-    problem = Problem(F, structure=TRIDIAGONAL, batch_ndim=1)
-    result = root(problem, xp.zeros((2, 30), dtype=dtype), method=NewtonKrylov(preconditioner=settings))
-    assert result.success.all()
-    assert result.x.dtype == dtype
-    assert (result.error <= float(xp.finfo(dtype).eps) ** 0.5).all()
-    exact = root(problem, xp.zeros((2, 30), dtype=dtype), method="block-newton").x
-    np.testing.assert_allclose(to_host(result.x), to_host(exact), rtol=0, atol=4 * float(xp.finfo(dtype).eps) ** 0.5)
 
 
 def test_one_build_serves_a_whole_mild_solve():
