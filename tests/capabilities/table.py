@@ -113,8 +113,8 @@ TABLE: dict[str, dict[str, Row]] = {
     "Diagnostics": {
         "testing.check_derivatives": Row(),
         "diagnostics.condition": Row(),
-        "diagnostics.contraction": Row(),
-        "diagnostics.spectrum": Row(),
+        "diagnostics.contraction": Row(cupy=YES),
+        "diagnostics.spectrum": Row(cupy=YES),
         "diagnostics.explain": Row(),
     },
     "Layers": {
