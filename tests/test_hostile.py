@@ -270,7 +270,7 @@ def test_threads_give_identical_results():
     barrier = threading.Barrier(4)
 
     def together(case):
-        barrier.wait(timeout=30)
+        barrier.wait(timeout=600)
         return solve(case)
 
     with ThreadPoolExecutor(4) as pool:

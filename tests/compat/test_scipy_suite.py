@@ -39,7 +39,7 @@ def test_scipy_own_tests_of_newton_krylov_pass(tmp_path: Path) -> None:
         [sys.executable, "-c", RUNNER, str(suite), str(config)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=800,
         check=False,
     )
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-1000:]

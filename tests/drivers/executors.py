@@ -35,4 +35,4 @@ def numbers(size, *bad):
 def run(command):
     """Run a command with the modules that this process finds."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=env)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=env)

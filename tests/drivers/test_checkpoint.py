@@ -117,7 +117,7 @@ def test_a_killed_process_is_gone_on_from(tmp_path):
             [sys.executable, str(script), *arguments],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )

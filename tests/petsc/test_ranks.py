@@ -32,7 +32,7 @@ def run(size, *arguments):
         pytest.skip("there is no mpiexec")
     command = [mpiexec, "-n", str(size), sys.executable, str(Path(__file__).parent / "ranks.py"), *arguments]
     environment = os.environ | OPEN_MPI | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False, cwd=ROOT)
+    return subprocess.run(command, capture_output=True, text=True, timeout=800, env=environment, check=False, cwd=ROOT)
 
 
 @cache
