@@ -68,6 +68,23 @@ class Equations:
             total = total + self.linear(h, W)
         return total
 
+    def recurrence(self, layer: str, w: Arrays, activation: str = "tanh", offsets: Sequence[int] = ()) -> Recurrence:
+        """The residual of a layer, by the name of its adapter, for weights of these shapes."""
+        sides: Sequence[int] = ()
+        if layer == "implicit_rnn":
+            sides = *range(-1, -w["P"].shape[0] - 1, -1), *range(1, w["N"].shape[0] + 1)
+        known: dict[str, Any] = {
+            "implicit_gru": (self.implicit_gru,),
+            "stencil_gru": (self.stencil_gru, ("hs",), ("he",), offsets),
+            "implicit_rnn": (self.rnn, ("hs",), ("he",), sides, activation),
+            "implicit_lstm": (self.implicit_lstm, ("hs", "cs"), ("he", "ce")),
+            "elman": (self.rnn, ("h0",), (), (-1,), activation),
+            "diagonal_gru": (self.gru, ("h0",), (), (-1,)),
+            "diagonal_lstm": (self.lstm, ("h0", "c0"), (), (-1,)),
+            "lifted_net": (lambda w, x, near: near[0] @ w["A"].T + x @ w["B"].T, (), (), (), activation),
+        }
+        return Recurrence(self, *known[layer])
+
     def _affine(self, w: Arrays, gate: str, x: Array, h: Array) -> Array:
         """W x + U h + b of one gate; a vector U stands for a diagonal matrix."""
         U = w["U" + gate]

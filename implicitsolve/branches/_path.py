@@ -14,8 +14,7 @@ from implicitsolve._typing import HostArray
 from implicitsolve.branches._system import ExtendedSystem, Frame, Metric
 
 CORRECTIONS = 10  # of one predicted point
-CONTRACTION = 0.5  # of one correction to the next, with a new J
-CHORD = 0.7  # the same with a J of an earlier point, which is then assembled anew
+CONTRACTION = 0.7  # of one correction to the next; with a J of an earlier point it is else assembled anew
 NUDGE = 1e-9  # by which a point is missed at which the bordered matrix is exactly singular
 LOCATIONS = 15  # evaluations of a test function, to find where it is zero
 TESTS = 2  # test functions for branch points, where there are no factors: the sign of one changes at its poles too
@@ -92,7 +91,7 @@ class Path:
             if not row[:-1].any():  # only the parameter is fixed: not by rounding errors
                 step[-1] = 0.0
             size = self.metric.norm(step)
-            if not size <= (far if last == np.inf else (CONTRACTION if is_new else CHORD) * last):
+            if not size <= (far if last == np.inf else CONTRACTION * last):
                 if is_new:
                     return made
                 frame, is_new, steps, last = None, True, [], np.inf

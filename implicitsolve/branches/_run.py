@@ -20,8 +20,7 @@ from implicitsolve.stopping import NonlinearStop
 GENERIC = 1 / 16  # part of the way to `stop`, where the sparsity is sought
 FAR = 0.5  # correction over step length beyond which the step was too long
 ALIGNED = 0.8  # cosine between tangents below which a point may lie on another branch
-CHORDS = 0.94  # the same between a tangent and the chord: of half the angle
-USUAL_CORRECTION, USUAL_ANGLE, USUAL_COUNT = 0.05, 0.25, 4  # that steps aim at: relative to the step, radians, number
+USUAL_CORRECTION, USUAL_COUNT = 0.05, 4  # that steps aim at: relative to the step, number
 GROWTH = 2.0  # of a step, at most
 SHORTEST = 1e-7  # step that ends the branch
 NEAR = 0.1  # distance from the first point, over the step, up to which the branch may be closed
@@ -158,7 +157,7 @@ class Run:
             point, is_finite = made.point, is_finite and made.is_finite
             if point is not None and self._follows(last, point, is_end):
                 self.is_given = False
-                length = self._next_length(made, metric.inner(last.tangent, point.tangent))
+                length = self._next_length(made)
                 if is_end:
                     return point, length, f"the parameter has reached {point.z[-1]:.10g}"
                 end = path.correct(self.first, self.first_row, point.frame).point if self._closes(last, point) else None
@@ -219,22 +218,17 @@ class Run:
 
     def _follows(self, last: Point, point: Point, is_end: bool) -> bool:
         """Whether a point lies ahead, between the bounds and on the same branch; it is observed then."""
-        (low, high), metric, chord = self.bounds, self.path.metric, point.z - last.z
-        ahead = metric.inner(last.tangent, chord)
-        is_ahead = ahead > 0 and (self.is_given or ahead >= CHORDS * metric.norm(chord))
+        (low, high), metric = self.bounds, self.path.metric
+        is_ahead = metric.inner(last.tangent, point.z - last.z) > 0
         if not is_ahead or not (is_end or low <= point.z[-1] <= high):
             return False
         is_regular = self.path.observe(point, metric.covector(last.tangent), last.tangent)
         return is_regular and (self.is_given or metric.inner(last.tangent, point.tangent) >= ALIGNED)
 
-    def _next_length(self, made: Corrected, cosine: float) -> float:
-        """The next step: longer where this one was corrected little, turned little, and took few iterations."""
-        angle = float(np.arccos(min(cosine, 1.0)))
-        wanted = min(
-            (USUAL_CORRECTION * self.length / made.first) ** 0.5 if made.first else GROWTH,
-            USUAL_ANGLE / angle if angle else GROWTH,
-            GROWTH ** (USUAL_COUNT - made.count),
-        )
+    def _next_length(self, made: Corrected) -> float:
+        """The next step: longer where this one was corrected little, and took few iterations."""
+        wanted = (USUAL_CORRECTION * self.length / made.first) ** 0.5 if made.first else GROWTH
+        wanted = min(wanted, GROWTH ** (USUAL_COUNT - made.count))
         return min(self.length * min(max(wanted, 1 / GROWTH), GROWTH), self.longest)
 
     def _closes(self, last: Point, point: Point) -> bool:

@@ -8,6 +8,7 @@ eighth of its length agrees with it. Longer ones are not tried: over many period
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import InitVar, dataclass
 
 import numpy as np
 
@@ -157,21 +158,20 @@ class Lengths:
         self.h = evaluator.inward(x, h * from_host(self.factor, x)[:, None])
 
 
+@dataclass(eq=False)
 class Equation:
     """The equation that a derivative satisfies, J^H lam = c or J t = b, along the direction in which it is measured."""
 
-    def __init__(
-        self,
-        d: Array,
-        size: HostArray,
-        mismatch: Callable[[Array], HostArray],
-        spread: Callable[[Array], HostArray],
-        rest: HostArray,
-    ) -> None:
-        self.d, self.size, self.mismatch, self.spread = d, size, mismatch, spread
-        precision = eps(array_namespace(d), d.dtype)
-        self.limit: HostArray = 2 * precision ** (1 / 3) * size + TRUST * rest
-        self.loose: HostArray = precision**0.25 * size
+    d: Array
+    size: HostArray
+    mismatch: Callable[[Array], HostArray]
+    spread: Callable[[Array], HostArray]
+    rest: InitVar[HostArray]
+
+    def __post_init__(self, rest: HostArray) -> None:
+        precision = eps(array_namespace(self.d), self.d.dtype)
+        self.limit: HostArray = 2 * precision ** (1 / 3) * self.size + TRUST * rest
+        self.loose: HostArray = precision**0.25 * self.size
 
     @classmethod
     def of_adjoint(cls, lam: Array, c: Array, d: Array, residual_norm: HostArray) -> Equation:

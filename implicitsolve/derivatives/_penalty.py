@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.host import from_host
-from implicitsolve._arrays.namespace import array_namespace, as_inexact, eps
+from implicitsolve._arrays.namespace import as_inexact, eps
 from implicitsolve._summary import Representation
-from implicitsolve._typing import Array, CallersArray, HostArray
+from implicitsolve._typing import Array, CallersArray
 from implicitsolve.derivatives._systems import gradients_of
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._evaluator import Evaluator
@@ -113,19 +113,14 @@ def jacobian_penalty(
         sizes = norm2(u)
         value += weight * float(np.sum(sizes**2))
         for sign in (1.0, -1.0):  # -F in place of G: what does not depend on x cancels
-            at, scale = _move(flat, u, sizes, sign)
-            w = e * from_host(-sign * 2 * weight * scale, e)[:, None]
+            length = eps(evaluator.xp, flat.dtype) ** (1 / 3) * np.where(norm2(flat) > 0, norm2(flat), 1.0)
+            inside = np.where(sizes > 0, sizes, 1.0)
+            at = flat + u * from_host(sign * length / inside, flat)[:, None]
+            w = e * from_host(-sign * weight * inside / length, e)[:, None]
             cotangent = cotangent + evaluator.jacobian(at, None).rmatvec(w)
             more = _parameters(evaluator, at, -w)
             gradients = {name: gradients[name] + value if gradients else value for name, value in more.items()}
     return JacobianPenalty(value=value, gradients=gradients, cotangent=evaluator.unflatten(cotangent))
-
-
-def _move(x: Array, u: Array, sizes: HostArray, sign: float) -> tuple[Array, HostArray]:
-    """x plus or minus a short step along u, and ||u|| over twice its length."""
-    length = eps(array_namespace(x), x.dtype) ** (1 / 3) * np.where(norm2(x) > 0, norm2(x), 1.0)
-    sizes = np.where(sizes > 0, sizes, 1.0)
-    return x + u * from_host(sign * length / sizes, x)[:, None], sizes / (2 * length)
 
 
 def _parameters(evaluator: Evaluator, x: Array, w: Array) -> dict[str, Array]:

@@ -24,7 +24,7 @@ from implicitsolve._summary import (
 )
 from implicitsolve._typing import HostArray
 from implicitsolve.diagnostics import _page
-from implicitsolve.diagnostics._explain import MOST_NAMED, Explanation, Finding, explain
+from implicitsolve.diagnostics._explain import MOST_NAMED, Explanation, explain
 from implicitsolve.diagnostics._history import ENDED_WELL, read_histories, tabulate_norms
 from implicitsolve.diagnostics._page import details, figure, page, pattern_of, scroll, shade, table
 from implicitsolve.diagnostics._plots import FAILED, LOOKED_AT
@@ -127,19 +127,18 @@ def _head(result: Any) -> str:
 
 def _findings(explanation: Explanation) -> str:
     """The findings and notes of `explain`."""
-    findings = "".join(map(_finding, explanation.findings)) or "<p>Nothing suspicious was found.</p>"
+    findings = ""
+    for finding in explanation.findings:
+        text = "".join(f"<p>{escape(part)}</p>" for part in finding._parts)
+        if len(finding.systems) > MOST_NAMED:
+            text += details("All of these systems", scroll("Systems", ", ".join(str(i) for i in finding.systems)))
+        kind = "warning" if finding.status in ENDED_WELL else "failure"
+        findings += f'<article class="{kind}"><h3>{escape(finding._title)}</h3>{text}</article>'
     notes = [escape(note) for note in explanation.notes]
     lead = f"<p>{notes.pop(0)}</p>" if notes and notes[0].endswith(":") else ""
     listed = "".join(f"<li>{note}</li>" for note in notes)
-    return findings + lead + (f'<ul class="notes">{listed}</ul>' if notes else "")
-
-
-def _finding(finding: Finding) -> str:
-    text = "".join(f"<p>{escape(part)}</p>" for part in finding._parts)
-    if len(finding.systems) > MOST_NAMED:
-        text += details("All of these systems", scroll("Systems", ", ".join(str(i) for i in finding.systems)))
-    kind = "warning" if finding.status in ENDED_WELL else "failure"
-    return f'<article class="{kind}"><h3>{escape(finding._title)}</h3>{text}</article>'
+    listed = f'<ul class="notes">{listed}</ul>' if notes else ""
+    return (findings or "<p>Nothing suspicious was found.</p>") + lead + listed
 
 
 def _convergence(result: NonlinearResult) -> str:

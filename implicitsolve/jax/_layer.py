@@ -41,30 +41,13 @@ EQUATIONS = Equations(
 )
 
 
-def _both_sides(w: Any) -> tuple[int, ...]:
-    return *range(-1, -np.shape(w["P"])[0] - 1, -1), *range(1, np.shape(w["N"])[0] + 1)
-
-
-LSTM = ("hs", "cs"), ("he", "ce")
-CELLS: dict[Callable[..., Any], Callable[[Any, str, Any], Recurrence]] = {  # by weights, activation and offsets
-    ims.adapters.implicit_gru: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.implicit_gru),
-    ims.adapters.stencil_gru: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.stencil_gru, offsets=at),
-    ims.adapters.implicit_rnn: lambda w, phi, at: Recurrence(
-        EQUATIONS, EQUATIONS.rnn, offsets=_both_sides(w), activation=phi
-    ),
-    ims.adapters.implicit_lstm: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.implicit_lstm, *LSTM),
-    ims.adapters.elman: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.rnn, ("h0",), (), (-1,), phi),
-    ims.adapters.diagonal_gru: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.gru, ("h0",), (), (-1,)),
-    ims.adapters.diagonal_lstm: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.lstm, ("h0", "c0"), (), (-1,)),
-    ims.adapters.lifted_net: lambda w, phi, at: Recurrence(
-        EQUATIONS, lambda w, x, near: near[0] @ w["A"].T + x @ w["B"].T, (), (), (), phi
-    ),
-}
+ADAPTERS = "implicit_gru stencil_gru implicit_rnn implicit_lstm elman diagonal_gru diagonal_lstm lifted_net"
 BOUNDARIES = ("hs", "cs", "he", "ce", "h0", "c0")
 
 
 def _recurrence(adapter: Callable[..., Problem], weights: Any, options: Mapping[str, Any]) -> Recurrence:
-    return CELLS[adapter](weights, options.get("activation", "tanh"), options.get("offsets", ()))
+    name, offsets = getattr(adapter, "__name__", ""), options.get("offsets", ())
+    return EQUATIONS.recurrence(name, weights, options.get("activation", "tanh"), offsets)
 
 
 def layer(
@@ -202,14 +185,19 @@ def _arrange(
     caller: str, adapter: Callable[..., Problem], params: Mapping[str, Any], inputs: Any, lengths: Any, options: Any
 ) -> tuple[tuple[Any, Any, Any], tuple[int, ...], dict[str, Any], bool]:
     """Weights, sequences and lengths of a batch, its states' shape, other options, and whether it is one sequence."""
-    if not any(adapter is function for function in CELLS):
-        names = ", ".join(function.__name__ for function in CELLS)
+    if not any(adapter is getattr(ims.adapters, name) for name in ADAPTERS.split()):
+        names = ", ".join(ADAPTERS.split())
         raise TypeError(f"{caller}: `adapter` must be one of implicitsolve.adapters: {names}; got {adapter!r}")
     if not isinstance(params, Mapping):
         raise TypeError(f"{caller}: `params` must be a mapping of names to arrays, got {type(params).__name__}")
     given = {name: options[name] for name in BOUNDARIES if options.get(name) is not None}
     others = {name: value for name, value in options.items() if name not in given}
-    shape, is_single = _shape(adapter, params, inputs, lengths, given | others)
+    is_known = lengths is not None and not isinstance(lengths, Tracer)
+    extra = {"lengths": np.asarray(lengths)} if is_known else {}
+    weights, known = ({name: _stand_in(x) for name, x in part.items()} for part in (dict(params), given | others))
+    problem = _problem(adapter, weights, _stand_in(inputs), extra | known)  # raises what is wrong with the arguments
+    shape, is_single = tuple(ims.adapters.initial_guess(problem, "zeros").shape), not problem.batch_ndim
+    shape = (1, *shape) if is_single else shape
     fixed = {name: value if isinstance(value, str) else tuple(value) for name, value in others.items()}
     cell = _recurrence(adapter, params, fixed)
     lower, upper = cell.depths()
@@ -221,19 +209,6 @@ def _arrange(
         sequences[name] = jnp.broadcast_to(each, (shape[0], *form))
     ends = jnp.full(shape[0], shape[1]) if lengths is None else jnp.asarray(lengths).reshape(shape[0])
     return (jax.tree.map(jnp.asarray, dict(params)), sequences, ends.astype(np.int32)), shape, fixed, is_single
-
-
-def _shape(
-    adapter: Callable[..., Problem], params: Any, inputs: Any, lengths: Any, options: Mapping[str, Any]
-) -> tuple[tuple[int, ...], bool]:
-    """Shape of the states of the batch, and whether it is one sequence; raises what is wrong with the arguments."""
-    is_known = lengths is not None and not isinstance(lengths, Tracer)
-    extra = {"lengths": np.asarray(lengths)} if is_known else {}
-    stand_ins = ({name: _stand_in(x) for name, x in arrays.items()} for arrays in (dict(params), options))
-    weights, others = stand_ins
-    problem = _problem(adapter, weights, _stand_in(inputs), extra | others)
-    shape = tuple(ims.adapters.initial_guess(problem, "zeros").shape)
-    return (shape if problem.batch_ndim else (1, *shape)), not problem.batch_ndim
 
 
 def _problem(adapter: Callable[..., Problem], weights: Any, inputs: Any, options: Any) -> Problem:

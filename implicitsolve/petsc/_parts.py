@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -71,8 +71,7 @@ class PETScLU(LinearMethod):
 
     def factor(self, A: Any, *, overwrite: bool = False) -> PETScInverse:
         """Factor each system of A; a singular one gets a status and does not raise. `overwrite` saves nothing here."""
-        mats = matrices("PETScLU", A)
-        return inverse("PETScLU", A, mats, "lu", self.options, lambda pc: pc.setFactorSolverType(self.package_for(1)))
+        return inverse("PETScLU", A, matrices("PETScLU", A), self.pc_options(1))
 
     def pc_options(self, ranks: int) -> dict[str, Any]:
         """The settings as PETSc's options."""
@@ -155,36 +154,23 @@ class PETScPreconditioner(Preconditioner):
 
     def build(self, A: Any) -> PETScInverse:
         """Return the approximate inverse of each system of A."""
-        self._check_type()
         owner = "PETScPreconditioner"
-        return inverse(owner, A, matrices(owner, A, self.fields), self.type, self.options)
+        return inverse(owner, A, matrices(owner, A, self.fields), self.pc_options(1))
 
     def pc_options(self, ranks: int) -> dict[str, Any]:
         """The settings as PETSc's options."""
-        self._check_type()
-        return {"pc_type": self.type, **self.options}
-
-    def _check_type(self) -> None:
         if self.type == "hypre" and not petsc().Sys.hasExternalPackage("hypre"):
             raise BackendUnavailable("PETScPreconditioner: this PETSc was built without hypre: use type='gamg'")
+        return {"pc_type": self.type, **self.options}
 
 
-def inverse(
-    owner: str,
-    A: Any,
-    mats: Sequence[Any],
-    kind: str,
-    options: Mapping[str, Any],
-    prepare: Callable[[Any], None] = lambda pc: None,
-) -> PETScInverse:
-    """The inverse of each system by a `PC` of that kind."""
+def inverse(owner: str, A: Any, mats: Sequence[Any], options: Mapping[str, Any]) -> PETScInverse:
+    """The inverse of each system by the `PC` that the options describe."""
     solvers: list[Solver] = []
     for mat in mats:
         ksp = petsc().KSP().create(comm=mat.getComm())
         ksp.setOperators(mat)
         ksp.setType("preonly")
-        ksp.pc.setType(kind)
-        prepare(ksp.pc)
         vectors = mat.createVecs()
         vectors[0].set(0.0)
         mat.mult(*vectors)

@@ -28,7 +28,6 @@ UNSETTLED = 0.1  # change of the differences, relative to their size, above whic
 ROUNDING = 1e3  # units of roundoff by which two ways to compute one thing may differ
 LONGER = 1e2, 1e4, 1e8  # times the size of x, where F hardly changes over that
 UNSETTLED_HINT = "differences of the residual do not settle here: it is noisy, or not smooth; choose another `x`"
-TINY = 1e-30  # keeps the division by the length of a zero vector finite
 FARTHEST = 8  # blocks beyond the declared ones in which missing couplings are looked for
 
 
@@ -88,7 +87,8 @@ class Point:
     def _unit(self) -> Array:
         """A random vector for each system, whose entries have the mean square 1: of one unknown it is never small."""
         v = self.random()
-        return v * from_host(self.x.shape[1] ** 0.5 / np.maximum(norm2(v), TINY), v)[:, None]
+        size = norm2(v)
+        return v * from_host(self.x.shape[1] ** 0.5 / np.where(size > 0, size, 1.0), v)[:, None]
 
     @cached_property
     def differences(self) -> list[tuple[Array, HostArray]]:

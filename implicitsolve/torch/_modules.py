@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 import implicitsolve as ims
-from implicitsolve.adapters._equations import Recurrence
 from implicitsolve.stopping import check_choice, check_limit
 from implicitsolve.torch._layer import EQUATIONS, ImplicitLayer, LayerOptions
 from implicitsolve.torch._options import Start
@@ -21,9 +20,7 @@ class _Recurrent(ImplicitLayer):
 
     drawn_by: str  # of `implicitsolve.adapters`
     boundaries: tuple[str, ...] = ("hs", "he")  # states beyond the ends, keywords of `forward`
-    offsets: tuple[int, ...] = (-1, 1)  # of the neighbours
     parts: int = 1  # of a state, each of k numbers
-    _cell: Callable[[Mapping[str, Tensor], Tensor, Sequence[Tensor]], Tensor]
 
     def __init__(
         self,
@@ -55,8 +52,7 @@ class _Recurrent(ImplicitLayer):
         return self.solve(inputs, boundaries, x0, return_result, lengths=lengths)
 
     def equations(self, states: Tensor, tensors: Mapping[str, Tensor], *, lengths: Any = None, **_: Any) -> Tensor:
-        before, after = ([name for name in self.boundaries if name[-1] in side] for side in ("s0", "e"))
-        of = Recurrence(EQUATIONS, self._cell, before, after, self.offsets, self.activation)
+        of = EQUATIONS.recurrence(self.adapter, tensors, self.activation, self.settings.get("offsets", ()))
         ends = None if lengths is None else torch.as_tensor(lengths, device=states.device).reshape(states.shape[:-2])
         return of.residual(states, tensors, tensors, ends)
 
@@ -106,7 +102,6 @@ class ImplicitGRU(_Recurrent):
 
     adapter = "implicit_gru"
     drawn_by = "gru_parameters"
-    _cell = staticmethod(EQUATIONS.implicit_gru)
 
 
 class ImplicitRNN(_Recurrent):
@@ -135,7 +130,6 @@ class ImplicitRNN(_Recurrent):
 
     adapter = "implicit_rnn"
     drawn_by = "rnn_parameters"
-    _cell = staticmethod(EQUATIONS.rnn)
 
     def __init__(
         self,
@@ -148,7 +142,6 @@ class ImplicitRNN(_Recurrent):
         **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(d, k, sizes={"lower": lower, "upper": upper}, settings={"activation": activation}, **options)
-        self.offsets: tuple[int, ...] = (*range(-1, -lower - 1, -1), *range(1, upper + 1))
 
 
 class StencilGRU(_Recurrent):
@@ -176,11 +169,9 @@ class StencilGRU(_Recurrent):
 
     adapter = "stencil_gru"
     drawn_by = "stencil_gru_parameters"
-    _cell = staticmethod(EQUATIONS.stencil_gru)
 
     def __init__(self, d: int, k: int, *, offsets: Sequence[int] = (-1, 1), **options: Unpack[LayerOptions]) -> None:
         super().__init__(d, k, sizes={"offsets": offsets}, settings={"offsets": offsets}, **options)
-        self.offsets: tuple[int, ...] = tuple(offsets)
 
 
 class ImplicitLSTM(_Recurrent):
@@ -206,7 +197,6 @@ class ImplicitLSTM(_Recurrent):
 
     adapter = "implicit_lstm"
     drawn_by = "lstm_parameters"
-    _cell = staticmethod(EQUATIONS.implicit_lstm)
     boundaries: tuple[str, ...] = ("hs", "cs", "he", "ce")
     parts: int = 2
 
@@ -235,9 +225,7 @@ class DiagonalGRU(_Recurrent):
 
     adapter = "diagonal_gru"
     drawn_by = "diagonal_gru_parameters"
-    _cell = staticmethod(EQUATIONS.gru)
     boundaries: tuple[str, ...] = ("h0",)
-    offsets: tuple[int, ...] = (-1,)
 
 
 class DiagonalLSTM(_Recurrent):
@@ -262,9 +250,7 @@ class DiagonalLSTM(_Recurrent):
 
     adapter = "diagonal_lstm"
     drawn_by = "diagonal_lstm_parameters"
-    _cell = staticmethod(EQUATIONS.lstm)
     boundaries: tuple[str, ...] = ("h0", "c0")
-    offsets: tuple[int, ...] = (-1,)
     parts: int = 2
 
 
@@ -302,9 +288,7 @@ class Elman(_Recurrent):
 
     adapter = "elman"
     drawn_by = "elman_parameters"
-    _cell = staticmethod(EQUATIONS.rnn)
     boundaries: tuple[str, ...] = ("h0",)
-    offsets: tuple[int, ...] = (-1,)
     initial_scale: float = 0.05
 
     def __init__(

@@ -36,8 +36,6 @@ from implicitsolve.tracing._functions import (
 METHODS = """all any argmax argmin argsort choose clip compress conj conjugate cumprod cumsum diagonal dot max mean min
 nonzero prod put ravel repeat round searchsorted squeeze std sum swapaxes take trace var"""
 PROPERTIES = "device dtype flags itemsize nbytes ndim shape size strides"
-IN_PLACE = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide"}
-IN_PLACE |= {"mod": "remainder", "pow": "power", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or"}
 VIEWS = """array_split atleast_1d atleast_2d atleast_3d broadcast_to diag diagonal dsplit expand_dims flip fliplr flipud
 hsplit imag matrix_transpose moveaxis permute_dims ravel real reshape rollaxis rot90 split squeeze swapaxes transpose
 vsplit"""
@@ -150,7 +148,9 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     ) -> CallersArray:
         if any(isinstance(part, Selected) for part in inputs):
             return NotImplemented
-        out, where = keywords.pop("out", (None,)), unwrap(keywords.pop("where", True))
+        (out,), where = keywords.pop("out", (None,)), unwrap(keywords.pop("where", True))
+        if isinstance(out, Traced) and not isinstance(out.layout, np.ndarray):
+            out = None  # `a += b` replaces a number of NumPy's
         values, keywords = unwrap(inputs), unwrap(keywords)
         if method == "at":
             return _update_at(ufunc, inputs[0], key_of(inputs[1]), *values[2:])
@@ -161,9 +161,9 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             result = apply_ufunc(ufunc, method, values, keywords)
         else:
             result = getattr(ufunc, method)(*values, **keywords)
-        if out[0] is None and where is not True:
+        if out is None and where is not True:
             raise UntraceableError("`where=` without `out=` leaves entries undefined: use np.where")
-        return wrap(result) if out[0] is None else _store(out[0], result, where)
+        return wrap(result) if out is None else _store(out, result, where)
 
     def __array_function__(
         self, function: CallersArray, types: object, args: CallersArray, keywords: CallersArray
@@ -226,13 +226,6 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         self.flat[...] = value
 
 
-def _in_place(ufunc: np.ufunc) -> Callable[[Traced, CallersArray], CallersArray]:
-    """`a += b`: a number of NumPy's is replaced, an array changed."""
-    return lambda self, other: ufunc(self, other, out=(self,) if isinstance(self.layout, np.ndarray) else None)
-
-
-for _name, _ufunc in IN_PLACE.items():
-    setattr(Traced, f"__i{_name}__", _in_place(getattr(np, _ufunc)))
 for _name, _convert, _problem in (
     ("bool", bool, "Python branches on a value that depends on the unknowns: use np.where"),
     ("float", float, "float() of a value that depends on the unknowns: leave it out"),

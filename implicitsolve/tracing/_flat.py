@@ -1,4 +1,4 @@
-"""Functions of JAX as lists of operations, evaluated one after the other by NumPy: its rules for JAX's primitives."""
+"""Functions of JAX as lists of operations, and JAX's primitives on arrays of NumPy, by which these are evaluated."""
 
 from __future__ import annotations
 
