@@ -16,6 +16,7 @@ import scipy.sparse.linalg
 
 from implicitsolve._typing import HostArray
 from implicitsolve.direct._cudss import Engine
+from implicitsolve.direct._elimination import PIVOTS, Elimination
 from implicitsolve.errors import required
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure._sparse import Sparse
@@ -29,17 +30,10 @@ class Plan(Protocol):
     lower: int
     upper: int
     places: HostArray
-    known_order: HostArray | None
     analysis: Any
 
     @property
     def nbytes(self) -> int: ...
-
-    @cached_property
-    def is_last(self) -> HostArray: ...
-
-    @cached_property
-    def permuted(self) -> tuple[HostArray, Sparse]: ...
 
 
 class BandLU:
@@ -116,29 +110,22 @@ class Refined:
 
 
 class SuperLU:
-    """SuperLU, which keeps the order of the first factorization for those that follow.
+    """SuperLU, by COLAMD with partial pivoting or with pivots on the diagonal.
 
     With pivots on the diagonal fill is that of the pattern, whatever the entries are; with a threshold of 0.1 factors
     of a diffusion with jumps took minutes. Panels of 8 columns, without relaxed supernodes, took 0.7 of the time of the
     default in the plane of 256^2, as much in the cube; panels of one column took twice that in the cube of 30^3.
     """
 
-    def __init__(self, plan: Plan, data: HostArray, *, pivots: bool) -> None:
-        structure = plan.structure
+    def __init__(self, structure: Sparse, data: HostArray, elimination: Elimination | None) -> None:
         self.order: HostArray | None = None
-        if pivots:
-            self.lu = _superlu(structure.with_entries(data), permc_spec="COLAMD")
-        else:
-            options: Any = {"diag_pivot_thresh": 0.0, "panel_size": 8, "relax": 1, "options": {"SymmetricMode": True}}
-            if plan.known_order is None and plan.is_last.any():
-                plan.known_order = _order_beside(structure, plan.is_last, options)
-            self.order = plan.known_order
-            if self.order is None:
-                self.lu = _superlu(structure.with_entries(data), permc_spec="MMD_AT_PLUS_A", **options)
-                plan.known_order = self.lu.perm_c
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if elimination is None:
+                self.lu: Any = scipy.sparse.linalg.splu(structure.with_entries(data), permc_spec="COLAMD")
             else:
-                places, pattern = plan.permuted
-                self.lu = _superlu(pattern.with_entries(data[places]), permc_spec="NATURAL", **options)
+                self.order, A = elimination.order, elimination.pattern.with_entries(data[elimination.entries])
+                self.lu = scipy.sparse.linalg.splu(A, permc_spec="NATURAL", **PIVOTS)
         self.nbytes, self.is_complex = int(self.lu.nnz) * (data.itemsize + 4), data.dtype.kind == "c"
 
     def solve(self, b: HostArray, trans: str) -> HostArray:
@@ -147,22 +134,6 @@ class SuperLU:
         permuted = np.empty_like(b)
         permuted[self.order] = b
         return self.lu.solve(permuted, trans)[self.order]
-
-
-def _order_beside(structure: Sparse, is_last: HostArray, options: Any) -> HostArray:
-    """Places (N,) by minimum degree of the other rows; SuperLU gives orders only with factors, here of a dominant A."""
-    inner = np.flatnonzero(~is_last)
-    pattern = structure.to_scipy().astype(float)[inner][:, inner]
-    dominant = scipy.sparse.csc_array(pattern + structure.unknowns * scipy.sparse.eye_array(inner.size))
-    places = inner.size - 1 + np.cumsum(is_last)
-    places[inner] = _superlu(dominant, permc_spec="MMD_AT_PLUS_A", **options).perm_c
-    return places
-
-
-def _superlu(A: Any, **options: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return scipy.sparse.linalg.splu(A, **options)
 
 
 class Pardiso:

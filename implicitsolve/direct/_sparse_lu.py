@@ -14,19 +14,19 @@ import scipy.sparse.csgraph
 from implicitsolve._arrays.namespace import array_namespace, is_complex, near_reciprocals
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._cudss import CuDSSPlan, Engine
+from implicitsolve.direct._elimination import Elimination
 from implicitsolve.direct._factorization import FactoredInverse
 from implicitsolve.direct._sparse_engines import LIBRARIES, BandLU, DenseLU, Refined, Scaled, SuperLU, load
 from implicitsolve.krylov import LinearMethod
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.stopping import check_choice
-from implicitsolve.structure._sparse import Sparse, compressed
+from implicitsolve.structure._sparse import Sparse
 
 WIDEST_BAND = 24  # diagonals on one side up to which LAPACK's band was faster than SuperLU: 6 times at 1, even at 32
 LENGTH_PER_WIDTH = 8  # blocks of that size that a band must be long
-LAST = 10.0  # times sqrt(N) entries, as in COLAMD: an order of minimum degree ends with such rows and columns
 MATCHED = 0.5  # part of the entries (i, j) with an entry (j, i) from which on A + A^T is ordered, not A^T A
 LARGEST_RESIDUAL = 1e-9  # ||b - A x|| over ||A|| ||x|| + ||b||, from which on a factorization is done again
-ENVELOPE = 1.5  # largest half bandwidth over the mean in planes and cubes; on meshes few rows have twice as much
+ENVELOPE = 1.5  # largest half bandwidth over the mean in planes and cubes: by the largest meshes took 1.2 to 1.7 times
 ENTRIES_PER_ROW = 0.5  # of the factors, over the width: 0.4 to 0.7 in the plane and in the cube
 CUBES, LINES, EACH = 1.5, 12.0, 40.0  # 1.5 w^3 + 12 N w + 40 nnz: planes, tori, cubes, within a factor of 2
 BYTES_PER_ENTRY = 12  # a number and an index
@@ -89,8 +89,8 @@ class SparsePlan:
         entries = ENTRIES_PER_ROW * n * usual
         is_cheap = self.is_direct or operations <= DIRECT_LIMIT * n
         self.fill: FillEstimate = FillEstimate(int(usual), entries, operations, is_cheap)
-        self.known_order: HostArray | None = None  # that SuperLU found for the first factorization in symmetric mode
-        self.pivots: bool = False  # whether pivots on the diagonal were too small once
+        self.known: Elimination | None = None  # that of the first factorization
+        self.pivots: bool = False  # whether pivots on the diagonal are too small, or were once
 
     @property
     def nbytes(self) -> int:
@@ -99,35 +99,23 @@ class SparsePlan:
 
     @cached_property
     def is_symmetric(self) -> bool:
-        """Whether pivots on the diagonal, in an order for A + A^T, leave fewer entries than partial pivoting."""
-        structure, n = self.structure, self.structure.unknowns
-        has_diagonal = np.zeros(n, dtype=bool)
-        has_diagonal[structure.rows[structure.rows == structure.columns]] = True
-        if not (has_diagonal | self.is_last).all():
-            return False  # zero pivots in saddle points: partial pivoting in that order fills all
-        pattern = structure.to_scipy()
+        """Whether so many entries (i, j) have an entry (j, i) that A + A^T is ordered."""
+        structure, pattern = self.structure, self.structure.to_scipy()
         return structure.is_symmetric or pattern.multiply(pattern.T).nnz >= MATCHED * structure.nnz
 
-    @cached_property
-    def is_last(self) -> HostArray:
-        """Rows that are eliminated last (N,), since they are full: with COLAMD they fill the factors."""
-        structure, n = self.structure, self.structure.unknowns
-        entries = np.bincount(structure.rows, minlength=n) + np.bincount(structure.columns, minlength=n)
-        return entries > LAST * n**0.5
+    def elimination(self, data: HostArray) -> Elimination | None:
+        """The order for pivots on the diagonal, that of the first factorization; None for partial pivoting."""
+        if self.pivots or not self.is_symmetric:
+            return None
+        diagonal = np.asarray(SparseMatrix(data, self.structure).diagonal())
+        if self.known is None:
+            self.known = Elimination.of(self.structure, diagonal)
+            self.pivots = self.known is None
+        return self.known if self.known is not None and diagonal[self.known.pivots].all() else None
 
     def engines(self, A: SparseMatrix) -> list[Engine | None]:
         """Factors of each system; None where it is singular."""
         return [_engine(self, row) for row in np.asarray(A.flat_data)]
-
-    @cached_property
-    def permuted(self) -> tuple[HostArray, Sparse]:
-        """P A P^T in the known order: places of its entries in A, and its pattern. No factorization seeks it again."""
-        order: Any = self.known_order
-        structure, n = self.structure, self.structure.unknowns
-        numbers = np.arange(structure.nnz)
-        rows = scipy.sparse.csc_array((numbers, order[structure.rows], structure.indptr), shape=(n, n)).tocsr()
-        P = scipy.sparse.csr_array((rows.data, order[rows.indices], rows.indptr), shape=(n, n)).tocsc()
-        return P.data, compressed(P.indptr, P.indices)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,12 +124,12 @@ class SparseLU(LinearMethod):
 
     Rows and columns of different sizes are scaled. A matrix with more than a quarter of all entries goes to LAPACK's LU
     of the whole array; a pattern that is a narrow band, as it is or after reverse Cuthill-McKee, to its band LU. Any
-    other goes to SuperLU [1]_. Where the pattern is about symmetric and the diagonal has no zeros, but for those of
-    full rows, its pivots are on the diagonal, in an order of minimum degree on A + A^T, full rows last: half the fill
-    of COLAMD in the plane, whatever the entries are. Elsewhere it takes COLAMD and partial pivoting. Pivots on the
-    diagonal may be small: the residual of one solve is measured. If it is not small, solutions are refined once, and if
-    that does not help, the matrix is factorized again with partial pivoting, as those that follow it are. CuPy arrays
-    are factorized on the device by cuDSS (`CuDSSPlan`).
+    other goes to SuperLU [1]_. Where the pattern is about symmetric its pivots are on the diagonal, in an order of
+    minimum degree on A + A^T, full rows last, and rows with a zero there, as in saddle points, after a neighbor: half
+    the fill of COLAMD in the plane, whatever the entries are. Elsewhere it takes COLAMD and partial pivoting. Pivots on
+    the diagonal may be small: the residual of one solve is measured. If it is not small, solutions are refined once,
+    and if that does not help, the matrix is factorized again with partial pivoting, as those that follow it are. CuPy
+    arrays are factorized on the device by cuDSS (`CuDSSPlan`).
 
     Parameters
     ----------
@@ -241,18 +229,17 @@ def _factor_unscaled(plan: SparsePlan, data: HostArray) -> Engine | None:
         return None
     if plan.engine != "auto" and (engine := _by_library(plan, data)) is not None:
         return engine
-    rows, is_zero = plan.structure.rows, (plan.structure.rows == plan.structure.columns) & (data == 0)
-    has_diagonal = plan.is_symmetric and bool(plan.is_last[rows[is_zero]].all())
-    if has_diagonal and not plan.pivots:
+    elimination = plan.elimination(data)
+    if elimination is not None:
         with contextlib.suppress(RuntimeError):  # SuperLU's word for a pivot that is exactly zero
-            engine = _accurate(plan, data, SuperLU(plan, data, pivots=False))
+            engine = _accurate(plan, data, SuperLU(plan.structure, data, elimination))
             if engine is not None:
                 return engine
     try:
-        engine = SuperLU(plan, data, pivots=True)
+        engine = SuperLU(plan.structure, data, None)
     except RuntimeError:
         return None
-    plan.pivots = has_diagonal
+    plan.pivots |= elimination is not None
     return engine
 
 

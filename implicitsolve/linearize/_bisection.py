@@ -145,24 +145,13 @@ class Entries:
 def bisect(probe: Probe, only: HostArray) -> Entries:
     """Find the entries in some rows of the Jacobian of a residual that is local, bit for bit.
 
-    Columns are taken in groups of neighbors. Known is for each group which rows may depend on it, and mostly also F in
-    these rows where the group alone was displaced. Each round halves all groups:
-
-    1. Groups that have no row in common share a color. For each color the first halves of its groups are displaced
-       together. A row that stays as it was depends on the second half only. One that becomes, bit for bit, what it was
-       with the whole group displaced depends on the first half only. Any other depends on both.
-    2. Where it may depend on both, the second halves are displaced too.
-
-    Colors are limited to about 1.6 times the number of groups that a row meets. Where the numbering has no order, two
-    groups of a color may then meet in a row; if it changes there, it may depend on either, until a later round shows.
-
-    When the groups are single columns, the changes are the entries of J, and the pattern is exact where no such doubt
-    is left. Else it holds too many entries, for which F is unknown (NaN).
-
-    About ``log2(N / 16)`` rounds, each with two to four times as many evaluations as a row meets groups; where the
-    numbering is local, these are few until the last rounds. Own work is a few passes over the entries in each round.
-    Rows that depend on nearly everything, where only few do, are left out and reported as full. BudgetSpentError is
-    raised when it is clear that the budget does not suffice.
+    Groups of neighboring columns are halved, round by round; known is for each group which rows may depend on it, and
+    mostly F in these where it alone was displaced. The first halves of groups without a common row are displaced
+    together. A row that stays as it was depends on the second half only; one that becomes, bit for bit, what it was
+    with the whole group displaced, on the first only; for others the second halves are displaced too. Colors are
+    limited: without order in the numbering a row that changes may depend on either of two groups, until a later round
+    shows. What remains in doubt at single columns are entries for which F is unknown (NaN). Rows that depend on nearly
+    everything, where few do, are full. BudgetSpentError is raised once the budget cannot suffice.
     """
     n = probe.size
     wanted = np.isin(np.arange(n), only)

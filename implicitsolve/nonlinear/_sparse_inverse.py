@@ -22,9 +22,7 @@ from implicitsolve.precondition._parts import Preconditioner
 from implicitsolve.precondition._sparse import AMG, ILU
 from implicitsolve.structure._sparse import Sparse
 
-REDUCTION, ROUGH = 1e-2, 0.1  # of the linear residual by BiCGSTAB: a Newton step on an old J gains hardly more
-POOR = 0.3  # of ||F||: what a Newton step leaves from which on the linear residual may be to blame
-PART = 0.3  # of what the last step has reduced ||F|| to, that the next linear residual may be
+REDUCTION = 1e-3  # of the linear residual by BiCGSTAB: by 1e-2 springs took 1.6 times the evaluations
 REDUCTION_ILU = 1e-4  # by GMRES
 CYCLE = 40  # nanoseconds an entry of J, that an iteration of GMRES takes with multigrid, which takes 200 to set up
 AMG_LIMIT = 2e3  # ... that factors may take
@@ -45,10 +43,9 @@ class SparseInverses:
     A single system is solved by BiCGSTAB with the assembled J, scaled by its diagonal, until the iterations have cost
     what a factorization is estimated to, beyond what its solves would (a nanosecond for each entry of the factors): so
     the two never cost more than about twice the better one. Each J is expected to be used in as many solves as the last
-    one; after one that was factored the iterations may cost half. Time steps need a few iterations, and in the cube
-    they take a small part of the time of LU. Where factors would fill too much (`FillEstimate`), GMRES is tried before,
-    with `AMG` for signs as in diffusion, if pyamg is installed, and with `ILU`; their preconditioners are kept for
-    further J as long as iterations do not double. Matrices on a device are factorized at once.
+    one; after one that was factored the iterations may cost half. Where factors would fill too much (`FillEstimate`),
+    GMRES is tried before, as long, with `AMG` for signs as in diffusion, if pyamg is installed, and with `ILU`; their
+    preconditioners are kept for further J as long as iterations do not double. On a device all are factorized at once.
     """
 
     def __init__(self, lu: SparseLU | None = None) -> None:
@@ -59,9 +56,6 @@ class SparseInverses:
         self.spent: float = 0.0  # nanoseconds of iterations with the last J, as estimated
         self.served: int = 0  # solves with the last J
         self.expected: int = SOLVES  # solves with it
-        self.size: float = 0.0  # ||F|| of the last solve
-        self.was_first: bool = False  # whether that was the first with a J
-        self.is_exact: bool = False  # whether linear residuals are small since such a step gained little
         self.share: float = 1.0  # of `FillEstimate.operations`, that iterations with one J may cost
         self.preconditioners: tuple[Preconditioner, ...] = ()  # that are likely to cost less than factors
         self.M: LinearOperator | None = None  # the first of them, of an earlier J
@@ -89,8 +83,8 @@ class SparseInverses:
         return _KrylovInverse(J, self) if self.preconditioners else self.lu.factor(J, self.plan)
 
     def cheaper(self) -> int:
-        """Iterations of GMRES that cost no more than factors."""
-        return int(min(MOST, self.fill.operations / (CYCLE * self.plan.structure.nnz)))  # type: ignore[union-attr]
+        """Iterations of GMRES with one J that cost no more than factors."""
+        return int(self.fill.operations / (CYCLE * self.plan.structure.nnz))  # type: ignore[union-attr]
 
     def otherwise(self, J: SparseMatrix) -> Any:
         """The inverse of J without the preconditioner that took too many iterations; None: factors take too long."""
@@ -104,16 +98,6 @@ class SparseInverses:
         left = self.share * self.fill.operations - self.spent
         allowed = left / max(1, self.expected - self.served) + self.fill.entries
         return int(min(MOST, allowed / self.cost)) if left > 0 else 0
-
-    def eta(self, F: HostArray) -> float:
-        """Linear residual, over ||F||, that the next solve leaves: no less than the Newton step is likely to gain."""
-        before, self.size = self.size, float(np.linalg.norm(F))
-        if self.was_first and self.size > POOR * before:
-            self.is_exact = True
-        self.was_first = self.served == 0
-        if self.is_exact:
-            return REDUCTION**2
-        return min(max(PART * self.size / before, REDUCTION), ROUGH) if before > 0 else REDUCTION
 
     @property
     def cost(self) -> float:
@@ -160,7 +144,7 @@ class _Iterative:
     def matvec(self, F: Array) -> Array:
         owner = self._owner
         if self._factors is None:
-            y, iterations = bicgstab(self._scaled, F[0], owner.limit(), owner.eta(F[0]))
+            y, iterations = bicgstab(self._scaled, F[0], owner.limit(), REDUCTION)
             owner.spent += max(0.0, iterations * owner.cost - owner.fill.entries)
             if y is not None:
                 owner.served += 1
@@ -187,12 +171,11 @@ class _Iterative:
 def bicgstab(A: Any, b: HostArray, limit: int, eta: float) -> tuple[HostArray | None, int]:
     """A^-1 b to ||r|| <= eta ||b|| by BiCGSTAB for one system, and the number of iterations.
 
-    None where that needs more than `limit`. Where the residual falls too slowly for that, it begins again at the best
-    iterate, with another shadow residual, if that has a residual of at most `ROUGH`, else it ends.
+    None where that needs more than `limit`, or the residual falls too slowly for that.
     `krylov.BiCGSTAB` is the one for batches, arrays on devices, and confirmed residuals; this one has a fifth of its
     cost for some thousands of unknowns.
     """
-    x, r, p, best, least = np.zeros_like(b), b.copy(), b.copy(), None, ROUGH**2
+    x, r, p = np.zeros_like(b), b.copy(), b.copy()
     axpy, dot, scal = VECTORS[b.dtype.char]
     rho = dot(b, r)
     first, soon, k = abs(rho), max(LEAST, limit // PATIENCE), 0
@@ -211,16 +194,11 @@ def bicgstab(A: Any, b: HostArray, limit: int, eta: float) -> tuple[HostArray | 
                 return x, k
             if not 0 < size < math.inf or (k >= soon and limit * math.log(size) > k * math.log(eta)):
                 break
-            if size < least:
-                best, least = x.copy(), size
             rho, old = dot(b, r), rho
             axpy(v, p, a=-omega)
             scal((rho / old) * (alpha / omega), p)
             axpy(r, p)
-    if best is None:
-        return None, k
-    more, further = bicgstab(A, b - A @ best, limit - k, eta / math.sqrt(least))
-    return None if more is None else best + more, k + further
+    return None, k
 
 
 def alternatives(plan: SparsePlan | CuDSSPlan, J: SparseMatrix) -> tuple[Preconditioner, ...]:
@@ -235,8 +213,9 @@ def alternatives(plan: SparsePlan | CuDSSPlan, J: SparseMatrix) -> tuple[Precond
 
 def is_diffusive(J: SparseMatrix) -> bool:
     """Whether in most rows no other entry has the sign of the diagonal one: elsewhere pyamg fails, and prints so."""
-    alike = J.flat_data[0] * J.diagonal()[0, J.structure.indices] > 0
-    return bool(np.median(np.bincount(J.structure.indices, alike)) <= 1)
+    own = J.diagonal()[0]
+    alike = J.flat_data[0] * own[J.structure.indices] > 0
+    return bool(own.all() and np.median(np.bincount(J.structure.indices, alike)) <= 1)
 
 
 class _KrylovInverse(LinearOperator):
@@ -246,6 +225,7 @@ class _KrylovInverse(LinearOperator):
         self._J, self._owner, self._instead = J, owner, instead
         self._is_kept = M is None and owner.M is not None and J.batch_shape == (1,)
         self._M = owner.M if self._is_kept else M
+        self._left: int = owner.cheaper()  # iterations
         super().__init__(self._solve, in_shape=J.in_shape, batch_shape=J.batch_shape, dtype=J.dtype, take=self._take)
 
     def _take(self, rows: Indices) -> _KrylovInverse:
@@ -265,7 +245,7 @@ class _KrylovInverse(LinearOperator):
         if self._M is None:
             self._M = owner.M = owner.preconditioners[0].build(self._J)
             owner.usual = MOST
-        x, iterations, is_good = self._iterate(b, owner.cheaper())
+        x, iterations, is_good = self._iterate(b, self._left)
         owner.usual = min(owner.usual, iterations)
         if not is_good:
             self._instead = owner.otherwise(self._J)
@@ -274,8 +254,11 @@ class _KrylovInverse(LinearOperator):
     def _iterate(self, b: Array, limit: int) -> tuple[Array, int, bool]:
         """J^-1 b, iterations, and whether these were enough."""
         target = REDUCTION_ILU * np.linalg.norm(b, axis=1)
+        limit = max(1, min(limit, self._left, MOST))
         found = GMRES(restart=60).solve(self._J, b, target=target, max_iterations=limit, M=self._M, confirm=False)
-        return found.x, int(np.max(found.iterations)), bool((found.residual_norm <= target).all())
+        iterations = int(np.max(found.iterations))
+        self._left -= iterations
+        return found.x, iterations, bool((found.residual_norm <= target).all())
 
     def negative(self, F: Array) -> Array:
         return -self.matvec(F)

@@ -48,16 +48,6 @@ def test_residual_of_bicgstab(seed, is_complex, shift):
         assert shift < 5.0
 
 
-def test_iterations_whose_residual_grows_again_go_on_from_the_best(monkeypatch):
-    """Rounding decided on the Ginzburg-Landau equation whether factors, which take longer than the solve, followed."""
-    factored = []
-    monkeypatch.setattr(SparseInverses, "factored", lambda self, J: factored.append(J))
-    problem = planes.ginzburg_landau(48)
-    stop = ims.NonlinearStop(atol=problem.tolerance(), rtol=0.0)
-    assert ims.root(problem.residual, problem.x0, stop=stop).success
-    assert not factored
-
-
 def test_zero_on_the_diagonal_and_singular_matrix_go_to_the_factors():
     J = laplacian((14, 14, 14), shift=-6.0)
     x = SparseInverses().factor(J).matvec(np.ones((1, J.shape[0])))
@@ -97,9 +87,9 @@ def test_cubes_with_jumps_take_multigrid_and_keep_it(is_installed, monkeypatch):
     assert isinstance(built[0], AMG) == is_installed
 
 
-def test_steps_that_gain_little_solve_more_exactly():
+def test_linear_systems_are_solved_exactly_enough():
     """Rough directions took 506 evaluations for a membrane in contact, and 300 for a lattice of springs, both 64^2."""
-    for problem, most in ((awkward.contact(64), 160), (awkward.spring_lattice(32), 90)):
+    for problem, most in ((awkward.contact(64), 120), (awkward.spring_lattice(64), 75)):
         stop = ims.NonlinearStop(atol=problem.tolerance(), rtol=0.0)
         result = ims.root(problem.residual, problem.x0, stop=stop)
         assert result.success

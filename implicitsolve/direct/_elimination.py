@@ -1,0 +1,70 @@
+"""Orders of elimination for pivots on the diagonal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import scipy.sparse.csgraph
+import scipy.sparse.linalg
+
+from implicitsolve._typing import HostArray
+from implicitsolve.structure._sparse import Sparse, compressed
+
+LAST = 10.0  # times sqrt(N) entries, as in COLAMD: an order of minimum degree ends with such rows and columns
+PIVOTS: Any = {"diag_pivot_thresh": 0.0, "panel_size": 8, "relax": 1, "options": {"SymmetricMode": True}}
+
+
+@dataclass(frozen=True, eq=False)
+class Elimination:
+    """P A P^T, whose pivots are on the diagonal, for the matrices A of a pattern."""
+
+    order: HostArray  # place of each row (N,)
+    entries: HostArray  # places of its entries in A
+    pattern: Sparse
+    pivots: HostArray  # rows (N,) whose diagonal entries must not be zero
+
+    @classmethod
+    def of(cls, structure: Sparse, diagonal: HostArray) -> Elimination | None:
+        """An order of minimum degree on A + A^T, for a diagonal that is zero in places; None if these are too many.
+
+        A row with a zero on the diagonal becomes a pivot after a neighbor, from which it gets an entry there: both are
+        one node of the graph that is ordered, as in [1]_. Full rows are last, and so are those without such a neighbor.
+
+        References
+        ----------
+        .. [1] I. S. Duff and S. Pralet, "Strategies for scaling and pivoting for sparse symmetric indefinite problems",
+               SIAM J. Matrix Anal. Appl. 27 (2005) 313-340.
+        """
+        n, A = structure.unknowns, structure.to_scipy()
+        is_last = structure.row_counts + np.diff(structure.indptr) > LAST * n**0.5
+        pivots, nodes = (diagonal != 0) & ~is_last, np.arange(n)
+        others = np.flatnonzero((diagonal == 0) & ~is_last)
+        if others.size:
+            pairs = scipy.sparse.csr_array(A.multiply(A.T))[others] @ scipy.sparse.diags_array(pivots.astype(float))
+            pairs.eliminate_zeros()
+            nodes[others] = scipy.sparse.csgraph.maximum_bipartite_matching(pairs, perm_type="column")
+            if np.count_nonzero(nodes < 0) > n**0.5:
+                return None
+        nodes[is_last] = -1
+        order = np.empty(n, dtype=np.intp)
+        order[np.lexsort((~pivots, _places(A, nodes)))] = np.arange(n)
+        back = np.argsort(order)
+        P = structure.with_entries(np.arange(structure.nnz)).tocsr()[back].tocsc()[:, back]
+        return cls(order, P.data, compressed(P.indptr, P.indices), pivots)
+
+
+def _places(A: Any, nodes: HostArray) -> HostArray:
+    """Places by minimum degree of the nodes, -1 last; from SuperLU's incomplete factors, which keep the diagonal."""
+    inner = np.flatnonzero(nodes >= 0)
+    used, node = np.unique(nodes[inner], return_inverse=True)
+    if used.size < nodes.size:
+        merged = scipy.sparse.csr_array((np.ones(inner.size), (inner, node)), (nodes.size, used.size))
+        A = merged.T @ A @ merged
+    dominant = scipy.sparse.csc_array(A + 4.0 * nodes.size * scipy.sparse.eye_array(used.size))
+    factors = scipy.sparse.linalg.spilu(dominant, 0.5, 1.0, permc_spec="MMD_AT_PLUS_A", **PIVOTS)
+    places = np.full(nodes.size, used.size)
+    places[inner] = factors.perm_c[node]
+    return places
