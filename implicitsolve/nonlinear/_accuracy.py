@@ -11,7 +11,7 @@ by the gains of the last steps, ||s|| over the change of ||F||: it is at most th
 1 / (1 - q) where every step leaves the part q of ||F||. An inexact step that leaves a weak direction alone
 is short, and those before it were not.
 
-Some x are not accurate, however small the prediction. A step that has changed an unknown by more than half of it tells
+Some x are not accurate, however small the prediction. A step that has changed an unknown by more than half of it shows
 little of where it has led to, and is not the last one. After a step that has enlarged ||F||, two have to reduce it.
 Where x is 10^3 times as large as x0 and the first step, two steps in succession have to be at most half as long as the
 one before: F may vanish at infinity alone. Steps that lead away without becoming shorter are no approach to a root.
@@ -94,8 +94,8 @@ def scales(units: Array, x: Array, before: Array, reference: Array, xp: Any = np
     column of J is small too where F hardly depends on the unknown.
     """
     own = xp.maximum(xp.abs(x), xp.abs(before))
-    common = units * (own / units).max(axis=-1, keepdims=True)
-    near_zero = xp.minimum(common, xp.maximum(reference, NEGLIGIBLE * common))
+    common, largest = units * (own / units).max(axis=-1, keepdims=True), own.max(axis=-1, keepdims=True)
+    near_zero = xp.minimum(common, xp.maximum(reference, NEGLIGIBLE * xp.minimum(common, largest)))
     return xp.maximum(xp.maximum(own, near_zero), NEGLIGIBLE * reference)
 
 
@@ -202,7 +202,8 @@ class Progress:
             self.start = where(is_first, self.size, self.start)
             self.reference = where(is_first, larger(self.size, step), self.reference)
             self.first_norm = where(is_first, norm_before, self.first_norm)
-        largest = larger(self.start, larger(step, size))
+        is_longest = (self.start > 0) & (step > FARTHEST * self.start)
+        largest = where(is_longest, self.start, larger(self.start, larger(step, size)))
         self.shrink = where(largest < self.reference, self.ratio(largest, self.reference), 1.0)
         self.reference = self.shrink * self.reference
         self.steps, self.doubted = self.steps + 1, self.doubted & False  # at every x anew

@@ -158,7 +158,7 @@ class BlockLoop(IterationLoop[BlockState]):
                 state.solved = solved = state.inverse.negative(state.F)
                 if self.method.reuse == "broyden":
                     solved = state.updates.corrected(copy_array(solved))
-                least = np.where(theta > FALLEN, 1.0, np.where(state.is_stale, 0.0, MODEL))
+                least = np.where(theta > FALLEN, 1.0, MODEL)
                 length, step = (norm_max(sizes_of(v) / scale) for v in (solved, moved))
                 length = np.maximum(length, least * theta * step)
                 if self.stop.judges_x:

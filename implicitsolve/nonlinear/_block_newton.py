@@ -124,10 +124,6 @@ class OneFactoredSystem(OneInvertedSystem):
             return known[1]
         return self.inverse.negative(self.F[None])[0]
 
-    @property
-    def _is_newton(self) -> bool:
-        return self.is_stale
-
     def _correction(self) -> HostArray:
         with np.errstate(all="ignore"):
             z = self.inverse.negative(self.F[None])[0]

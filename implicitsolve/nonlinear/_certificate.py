@@ -18,30 +18,30 @@ from implicitsolve.status import Status
 from implicitsolve.structure import BlockBanded
 
 MOST_UNKNOWNS = 20  # for which J is worth its evaluations
-MOST_DOUBTFUL, LARGER = 200, 2.0  # ... where x is so many times as large as x0
+LARGER = 2.0  # ... where x, or F, is so many times as large as at x0
 CONTRACTED = 0.25  # part of a correction that the next one by the same J may have
+SLIGHT = 1e-3  # part of F that is left, by rounding alone, of equations that were solved from the start
 MISSED = 0.1  # part of F that J does not reach, above which F has no root near x
 
 
 def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: float) -> None:
     """Note the errors of systems that have converged by products alone; those above the limit have stagnated.
 
-    A dense J shows directions that no step has taken. It is assembled where it is cheap, and where F is not zero; of
-    more unknowns where x has become much larger than x0, if that takes no more evaluations than the solve has.
+    A dense J shows directions that no step has taken. It is assembled where it is cheap, and where F is not zero.
     """
     x, tally = solution.x, evaluator.tally
     unknowns, is_host = x.shape[1], type(x) is np.ndarray and x.dtype.char in "fd"
-    if not is_host or unknowns > MOST_DOUBTFUL:
-        return
     rows = rows[solution.status[rows] == Status.CONVERGED]
+    if not is_host or not rows.size:
+        return
+    if unknowns > MOST_UNKNOWNS and not tally.is_spent():
+        with np.errstate(all="ignore"):
+            rows = rows[~_is_ignored(evaluator, solution, rows)]
     size, first = norm_max(x[rows]), norm_max(solution.start[rows])
     is_lost = (size * FADED > first) & (first > 0) & (solution.norm[rows] > FADED * solution.first_norm[rows])
     solution.status[rows[is_lost]] = Status.STAGNATED  # far away F has hardly fallen
     rows, size, first = (part[~is_lost] for part in (rows, size, first))
-    if unknowns > MOST_UNKNOWNS:
-        rows = rows[(size / LARGER > first) & (first > 0) & (unknowns <= tally.counts().evaluations)]
-    else:
-        rows = rows[(solution.norm[rows] > 0) | (size / LARGER > first)]
+    rows = rows[((solution.norm[rows] > 0) | (size / LARGER > first)) & (unknowns <= MOST_UNKNOWNS)]
     problem = evaluator.problem
     if not rows.size or problem.blocks is not None or problem.fixed_point or tally.is_spent():
         return
@@ -53,6 +53,18 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
     is_right = errors <= max(LIMITED, limit)
     solution.error[rows] = np.where(is_right, errors, np.nan)
     solution.status[rows[~is_right]] = Status.STAGNATED
+
+
+def _is_ignored(evaluator: Evaluator, solution: Solution, rows: Indices) -> HostArray:
+    """Where most equations have hardly changed since x0, beside one that is far larger: they have stagnated."""
+    x, F, moved = solution.x[rows], solution.F[rows], solution.iterations[rows] > 0
+    change = np.abs(F) / np.abs(F if solution.first_F is None else solution.first_F[rows])
+    ignored = (change > FADED) & (change <= LARGER) & moved[:, None] & (solution.first_F is not None)
+    doubtful = 2 * np.count_nonzero(ignored, axis=1) > x.shape[1]
+    if doubtful.any():
+        doubtful &= ~is_rounding(evaluator.take(rows, solution.x), x, F, SLIGHT, ignored)
+        solution.status[rows[doubtful]] = Status.STAGNATED
+    return doubtful
 
 
 def certified_errors(evaluator: Evaluator, x: HostArray, F: HostArray, start: HostArray, limit: float) -> HostArray:

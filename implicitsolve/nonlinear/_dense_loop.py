@@ -157,7 +157,7 @@ class DenseLoop(IterationLoop[DenseState]):
             scale = scales(units_of(J), x, x - s, reference)
             found = [norm_max(v / scale) for v in (solve_each(J, F), s, x - s)]
             found.append(np.ones(rows.size))  # of x, or of what it is relative to
-            least = np.where(theta > FALLEN, 1.0, np.where(state.is_exact[rows], 0.0, MODEL))
+            least = np.where(theta > FALLEN, 1.0, MODEL)
             found[0] = np.maximum(found[0], least * theta * found[1])
             is_known = np.isfinite(found[0]) & ~is_singular(J)
             found[0] = np.where(is_known, found[0], np.inf)

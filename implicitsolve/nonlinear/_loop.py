@@ -161,6 +161,7 @@ class IterationLoop(BatchRecord[State]):
         if self.evaluator is not self.whole:  # the whole batch need not have been evaluated, but these in another order
             rotated = np.roll(np.arange(rows.size), 1)
             self.evaluator.check_take(self.evaluator.chosen(rotated), rotated, x, F)
+        solution.first_F = F if solution.first_F is None and x.shape == solution.x.shape else solution.first_F
         measured = Norms(F, x)
         norms, measure = measured.two(0), self._measured_by_stop(measured, x, rows)
         first = solution.first_norm[rows]  # known if this solve continues another one

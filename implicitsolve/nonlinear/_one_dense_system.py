@@ -29,7 +29,6 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import LEAST_CHANGE, DifferenceSteps
 from implicitsolve.nonlinear._accuracy import Lengths, scales
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
-from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._convergence import RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._dense_matrices import solve_each
 from implicitsolve.nonlinear._loop import WHOLE
@@ -129,14 +128,6 @@ class OneDenseSystem(OneInvertedSystem):
         if self.predicted is None or self.predicted[0] is not self.F:
             self.predicted = self.F, -self._solve(self.F)
         return self.predicted[1]
-
-    @property
-    def _is_to_be_certified(self) -> bool:
-        return self.size > MOST_UNKNOWNS  # of fewer, J is assembled anew where x is far from where it was
-
-    @property
-    def _is_newton(self) -> bool:
-        return self.is_exact
 
     def _lengths(self, correction: HostArray, moved: HostArray, step: float, before: float, size: float) -> Lengths:
         scale = scales(self.columns, self.x, self.previous_x, self.reference)  # type: ignore[arg-type]

@@ -65,6 +65,7 @@ class OneSystem(OneConvergence):
         self.x, self.F = x, self._evaluate(x) if context.first is None else context.first[0]
         self.norm = self.start_norm = self.least = self._norm(self.F)
         self.measure = self._measure(self.F, self.norm)
+        solution.first_F = self.F[None] if solution.first_F is None else solution.first_F
         first = solution.first_norm  # known if this solve continues another one
         if math.isnan(first[0]):
             solution.first_norm = first = self.measure.astype(first.dtype)
@@ -254,11 +255,6 @@ class OneInvertedSystem(OneSystem):
     def _is_to_be_certified(self) -> bool:
         return False  # factors tell the error
 
-    @property
-    def _is_newton(self) -> bool:
-        """Whether the inverse is that of J at the point before, and not a model that has learned from steps."""
-        return False
-
     def _correction(self) -> HostArray:
         """The correction that the inverse at hand predicts at x."""
         raise NotImplementedError
@@ -272,7 +268,7 @@ class OneInvertedSystem(OneSystem):
         length, *others = self._lengths(correction, moved, step, before, size)
         if not math.isfinite(length):
             return math.inf, *others
-        least = 1.0 if theta > FALLEN else 0.0 if self._is_newton else MODEL
+        least = 1.0 if theta > FALLEN else MODEL
         return max(length, least * theta * others[0]), *others
 
     def _contraction(self, theta: float) -> float:

@@ -29,6 +29,7 @@ from implicitsolve.structure import Detection
 from implicitsolve.structure._sparse import Sparse
 
 CONVERGED = int(Status.CONVERGED)
+SHARED = "start", "steps", "retries", "first_F"  # fields that copies of a solution do not copy as arrays
 ROUNDING = 0.5  # F's change between neighbouring numbers, over F, from which on F is rounding error
 
 
@@ -73,6 +74,7 @@ class Solution:
     charged: HostArray  # parts of their budgets that systems have spent since the last progress
     steps: list[NewtonStep]
     retries: list[Retry] = field(default_factory=list)
+    first_F: Array | None = None  # F at x0, never written
 
     @classmethod
     def at(cls, x0: Array) -> Solution:
@@ -96,7 +98,7 @@ class Solution:
 
     def copy(self) -> Solution:
         """A copy that shares no array with this one but the start."""
-        arrays = {name: copy_array(x) for name, x in vars(self).items() if name not in ("start", "steps", "retries")}
+        arrays = {name: copy_array(x) for name, x in vars(self).items() if name not in SHARED}
         return replace(self, **arrays, steps=list(self.steps), retries=list(self.retries))
 
     def astype(self, dtype: DType) -> Solution:
@@ -335,10 +337,10 @@ def parts(scheduler: Scheduler | None, rows: Indices) -> list[Indices]:
     return [rows[first : first + size] for first in range(0, rows.size, max(size, 1))]
 
 
-def is_rounding(part: Evaluator, x: Array, F: Array, share: float = ROUNDING) -> HostArray:
-    """Whether F changes by that share of its size from x to its neighbouring floating-point number; an evaluation."""
+def is_rounding(part: Evaluator, x: Array, F: Array, share: float = ROUNDING, among: Any = 1) -> HostArray:
+    """Whether F, of equations `among` all, changes by that share of its size from x to its neighbour; an evaluation."""
     xp = part.xp
     sign = xp.asarray(1 - 2 * (np.arange(x.shape[1]) % 2), dtype=x.dtype, device=x.device)
     neighbour = part.residual(x * (1 + eps(xp, x.dtype) * sign), keep=False)
     with np.errstate(all="ignore"):
-        return norm2(neighbour - F) >= share * norm2(F)
+        return norm2((neighbour - F) * among) >= share * norm2(F * among)

@@ -106,6 +106,25 @@ def test_a_step_across_a_kink_was_taken_for_the_last_one(name, method):
         assert result.error <= 1.5e-8
 
 
+@pytest.mark.parametrize("method", ["auto", "newton-krylov", "anderson", "pseudo-transient"])
+def test_all_equations_but_one_were_ignored(method):
+    """The last one is a product of 40 numbers, 10^27 at first, so that no Krylov step reduced the others."""
+    result = root(lambda x: np.append(x[:-1] + x.sum() - 41, x.prod() - 1), np.full(40, 5.0), method=method)
+    assert not result.success or np.abs(result.fun).max() <= 1e-6
+
+
+def test_a_unit_of_an_unknown_far_beyond_the_others_hid_its_error():
+    """Columns of J from exp(300) to exp(1): an unknown of size 2 was accurate to 10^88."""
+    A = np.random.default_rng(1).standard_normal((4, 4)) + 2 * np.eye(4)
+    x0 = np.array([68.0, 300.0, 2.0, -5.0])
+    problem = Problem(
+        lambda x: A @ np.exp(np.clip(x, -300, 300)) - A @ np.exp([33.0, 210.0, 1.0, -7.0]),
+        structure=ims.BlockBanded(0, 0, 4),
+    )
+    result = root(problem, x0, method="block-newton")
+    assert not result.success or np.abs(result.x - [33.0, 210.0, 1.0, -7.0]).max() <= 1e-3
+
+
 def test_an_attempt_that_began_farther_away_at_F_0_was_a_success():
     assert not root(lambda x: np.exp(-((x + 0.02) ** 2)), np.array([0.0])).success
 
