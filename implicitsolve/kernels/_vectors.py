@@ -17,16 +17,9 @@ CANCELS = 0.01  # of ||w||^2, left by Gram-Schmidt, below which it needs a secon
 
 
 def rank_one(z: Array, w: Array, amount: Array, following: Array | None) -> Array | None:
-    """Add ``amount * w`` to z in place, and return ``following^H z``, which the next update needs.
+    """Add ``amount * w`` to z in place, and return ``following^H z``, which the next update needs, or None without it.
 
-    Parameters
-    ----------
-    z, w : Array (b, N)
-        Vectors of each system.
-    amount : Array (b, 1)
-        Factors.
-    following : Array (b, N) or None
-        What z is multiplied by; nothing is returned for None.
+    All are (b, N) but `amount` (b, 1).
     """
     z += w * amount
     return None if following is None else array_namespace(z).vecdot(following, z)[:, None]
@@ -81,12 +74,7 @@ class Vectors:
         """Write what w (b, N) has outside the span of all rows of V (b, j + 1, N) but the last into that one.
 
         Classical Gram-Schmidt, twice. The row gets length 1 where its squares neither overflow nor underflow, and else
-        keeps its own.
-
-        Returns
-        -------
-        Array (b, j + 1)
-            <V_i, w>, and the square of the row's length before it was scaled.
+        keeps its own. Return <V_i, w>, and the square of the row's length before it was scaled, (b, j + 1).
         """
         xp, basis, has_phase = array_namespace(w), V[:, :-1, :], is_complex(w)
         parts: list[Array] = []
@@ -131,10 +119,7 @@ class Vectors:
     def remember(dF: Array, dg: Array, j: int, m: int, column: Array, image: Array, F: Array) -> Array:
         """Write a column and its image at place j of dF and dg (b, M, N).
 
-        Returns
-        -------
-        Array (b, m + 1)
-            <dF_i, F> of the first m, and the column's squared length.
+        Return <dF_i, F> of the first m, and the column's squared length, (b, m + 1).
         """
         xp = array_namespace(F)
         dF[:, j, :], dg[:, j, :] = column, image
@@ -144,12 +129,8 @@ class Vectors:
     def advance(dF: Array, dg: Array, j: int, m: int, *arrays: Array) -> Array:
         """Remember how F and the point that it leads to have changed: F - old_F, and step - (image - old_image).
 
-        The arrays are F, old_F, step, image, old_image and x.
-
-        Returns
-        -------
-        Array (b, m + 7)
-            What `remember` returns, the squares of F, the step and x, and their largest magnitudes.
+        The arrays are F, old_F, step, image, old_image and x. Return (b, m + 7) numbers: what `remember` returns, the
+        squares of F, the step and x, and their largest magnitudes.
         """
         F, old_F, step, image, old_image, x = arrays
         xp = array_namespace(F)

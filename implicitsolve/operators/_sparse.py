@@ -23,35 +23,8 @@ PIECE = 16  # entries that are added at once: longer rows and columns are added 
 class SparseMatrix(LinearOperator):
     """A square sparse matrix; or the matrices of a batch of systems, which share one pattern.
 
-    Parameters
-    ----------
-    data : array of shape (..., nnz)
-        Entries in the order of ``structure.indices``: column after column. Leading axes are a batch.
-    structure : Sparse
-        Where they stand.
-
-    Attributes
-    ----------
-    data, structure
-        As given.
-
-    Raises
-    ------
-    ValueError
-        If `data` does not have as many entries as the pattern.
-
-    Notes
-    -----
-    A product takes two flops for each entry; adjoint products need no copy. `matmat` multiplies all columns at once.
+    The entries `data` (..., nnz), with a batch in front, are in the order of ``structure.indices``, by columns.
     NumPy arrays are multiplied by SciPy, those of other libraries where they are, in an order that is always the same.
-
-    Examples
-    --------
-    >>> import numpy as np, scipy.sparse
-    >>> from implicitsolve.operators._sparse import SparseMatrix
-    >>> A = SparseMatrix.from_scipy(scipy.sparse.diags_array([[-1.0, -1.0], [2.0, 2.0, 2.0]], offsets=[-1, 0]))
-    >>> A @ np.ones(3)
-    array([2., 1., 1.])
     """
 
     def __init__(self, data: Any, structure: Sparse) -> None:

@@ -29,28 +29,14 @@ Step: TypeAlias = Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Array, 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Location of runs: step t takes row `source` + t `way` of the arguments, and makes row `target` + t `way`.
+    """Location of runs: step t takes row `source` + t `way` of the arguments, and makes row `target` + t `way`."""
 
-    Attributes
-    ----------
-    lengths : numpy.ndarray of intp, shape (runs,)
-        Steps of each run.
-    sources, targets : numpy.ndarray of intp, shape (runs,)
-        Rows of each run's first step.
-    ways : numpy.ndarray of intp, shape (runs,)
-        1 or -1.
-    rows : int
-        Rows of the result; those that are no target are zero.
-    kept : dict
-        What implementations made of it for later.
-    """
-
-    lengths: Indices
-    sources: Indices
+    lengths: Indices  # (runs,) steps of each
+    sources: Indices  # (runs,) rows of the first step
     targets: Indices
-    ways: Indices
-    rows: int
-    kept: dict[Any, Any] = field(default_factory=dict)
+    ways: Indices  # (runs,) 1 or -1
+    rows: int  # of the result; those that are no target are zero
+    kept: dict[Any, Any] = field(default_factory=dict)  # what implementations made of it for later
 
     @property
     def longest_first(self) -> Indices:
@@ -75,22 +61,10 @@ class Plan:
 def recurrence(step: Step, x: Arrays, begin: Array, lags: Lags, plan: Plan, given: Given = None) -> Array:
     """Run a recurrence, and return the results (plan.rows, k).
 
-    Parameters
-    ----------
-    step : callable
-        ``step(x, states)`` returns the results of one step (m, k), and the states that later steps get, for rows of `x`
-        and the states `lags` steps ago.
-    x : tuple of Array
-        Arguments, with the rows on axis -2.
-    begin : Array
-        States (runs, max(lags), k) before the first step, the latest first.
-    lags : tuple of int
-        How long ago, each at least 1.
-    plan : Plan
-        Which runs take which rows.
-    given : Array, optional
-        States (plan.rows, k) in the places of the results. Steps take these for earlier states, and the results are
-        the given states minus theirs: a residual.
+    ``step(x, states)`` returns the results of one step (m, k), and the states that later steps get, for rows of `x`,
+    which are on axis -2, and the states `lags` steps ago, each at least 1. `begin` holds the states (runs, max(lags),
+    k) before the first step, the latest first. Where states (plan.rows, k) are `given` in the places of the results,
+    steps take these for earlier states, and the results are the given states minus theirs: a residual.
     """
     xp, start, order = array_namespace(begin), 0, plan.longest_first
     active, at, targets = plan.steps(order)
@@ -275,16 +249,8 @@ def gru_recurrence(
     - "push": h_t = x_t + df_t h_(t-lag), for x = (x, stack) with a stack whose last five are the factors,
     - "pull": h_t = x_t + df_(t-lag)^T h_(t-lag), the adjoint, which runs the other way; `begin` holds the products.
 
-    Parameters
-    ----------
-    rule : str
-        See above.
-    gates, U : Array of shape (2, k, k) and (k, k)
-        Weights: the arguments of the gates are ``gates[0] hhat`` and ``gates[1] hhat``, that of tanh is U (r*hhat).
-    x, begin, plan, given
-        As in `recurrence`.
-    lags : tuple of int
-        One.
+    The arguments of the gates are ``gates[0] hhat`` and ``gates[1] hhat``, that of tanh is U (r*hhat). There is one
+    lag; `x`, `begin`, `plan` and `given` are as in `recurrence`.
     """  # noqa: D400
     xp, gru = array_namespace(U), GRU()
 
