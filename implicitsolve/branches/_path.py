@@ -18,7 +18,6 @@ CONTRACTION = 0.7  # of one correction to the next; with a J of an earlier point
 NUDGE = 1e-9  # by which a point is missed at which the bordered matrix is exactly singular
 LOCATIONS = 15  # evaluations of a test function, to find where it is zero
 TESTS = 2  # test functions for branch points, where there are no factors: the sign of one changes at its poles too
-ROUNDS = 3  # of inverse iteration, for the borders of a test function
 FOLD, LINEAR = 1e-6, 1e-9  # accuracy of test functions, over their size; lam at a fold has the square of the first
 DENSE_SPECTRUM = 300  # unknowns up to which all eigenvalues are computed
 REAL = 1e-9  # imaginary part, over the modulus, up to which an eigenvalue is real
@@ -126,12 +125,11 @@ class Path:
         return True
 
     def border(self, frame: Frame) -> HostArray:
-        """Borders (b, c) of a test function that is smooth near a frame: its singular vectors, about."""
+        """Borders (b, c) of a test function that is smooth near a frame: its singular vectors, by one inverse step."""
         b, c = self.borders[0]
         if frame.factors is not None:
-            for _ in range(ROUNDS):
-                c = _unit(frame.scaled_solve(b))
-                b = _unit(frame.scaled_solve(c, transposed=True))
+            c = _unit(frame.scaled_solve(b))
+            b = _unit(frame.scaled_solve(c, transposed=True))
         return np.stack([np.append(b[:-1] * frame.scale, b[-1]), c])
 
     # Between two points

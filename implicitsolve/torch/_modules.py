@@ -16,11 +16,7 @@ from implicitsolve.torch._options import Start
 
 
 class _Recurrent(ImplicitLayer):
-    """A layer of sequences, whose parameters have the shapes of those that the function `drawn_by` returns."""
-
-    drawn_by: str  # of `implicitsolve.adapters`
-    boundaries: tuple[str, ...] = ("hs", "he")  # states beyond the ends, keywords of `forward`
-    parts: int = 1  # of a state, each of k numbers
+    """A layer of sequences, whose parameters have the shapes of those that the adapter's function of them returns."""
 
     def __init__(
         self,
@@ -31,10 +27,12 @@ class _Recurrent(ImplicitLayer):
         settings: Mapping[str, Any] | None = None,
         **options: Unpack[LayerOptions],
     ) -> None:
-        draw = getattr(ims.adapters, self.drawn_by)
+        draw = getattr(ims.adapters, f"{self.adapter.removeprefix('implicit_')}_parameters")
         arrays = draw(d, k, **(sizes or {}), scale=0.0, rng=np.random.default_rng(0))
+        of = EQUATIONS.recurrence(self.adapter, arrays)
+        self.boundaries: tuple[str, ...] = (*of.before, *of.after)  # states beyond the ends, keywords of `forward`
         shapes = {name: tuple(array.shape) for name, array in arrays.items()}
-        super().__init__(shapes, settings or {}, d, self.parts * k, **options)
+        super().__init__(shapes, settings or {}, d, len(of.before) * k, **options)
 
     def forward(
         self,
@@ -101,7 +99,6 @@ class ImplicitGRU(_Recurrent):
     """
 
     adapter = "implicit_gru"
-    drawn_by = "gru_parameters"
 
 
 class ImplicitRNN(_Recurrent):
@@ -129,7 +126,6 @@ class ImplicitRNN(_Recurrent):
     """
 
     adapter = "implicit_rnn"
-    drawn_by = "rnn_parameters"
 
     def __init__(
         self,
@@ -168,7 +164,6 @@ class StencilGRU(_Recurrent):
     """
 
     adapter = "stencil_gru"
-    drawn_by = "stencil_gru_parameters"
 
     def __init__(self, d: int, k: int, *, offsets: Sequence[int] = (-1, 1), **options: Unpack[LayerOptions]) -> None:
         super().__init__(d, k, sizes={"offsets": offsets}, settings={"offsets": offsets}, **options)
@@ -196,9 +191,6 @@ class ImplicitLSTM(_Recurrent):
     """
 
     adapter = "implicit_lstm"
-    drawn_by = "lstm_parameters"
-    boundaries: tuple[str, ...] = ("hs", "cs", "he", "ce")
-    parts: int = 2
 
 
 class DiagonalGRU(_Recurrent):
@@ -224,8 +216,6 @@ class DiagonalGRU(_Recurrent):
     """
 
     adapter = "diagonal_gru"
-    drawn_by = "diagonal_gru_parameters"
-    boundaries: tuple[str, ...] = ("h0",)
 
 
 class DiagonalLSTM(_Recurrent):
@@ -249,9 +239,6 @@ class DiagonalLSTM(_Recurrent):
     """
 
     adapter = "diagonal_lstm"
-    drawn_by = "diagonal_lstm_parameters"
-    boundaries: tuple[str, ...] = ("h0", "c0")
-    parts: int = 2
 
 
 class Elman(_Recurrent):
@@ -287,8 +274,6 @@ class Elman(_Recurrent):
     """
 
     adapter = "elman"
-    drawn_by = "elman_parameters"
-    boundaries: tuple[str, ...] = ("h0",)
     initial_scale: float = 0.05
 
     def __init__(

@@ -58,16 +58,13 @@ class _Stacked(nn.Module):
         k = hidden_size * (2 if bidirectional else 1)
         options: Any = {"solve_options": solve_options, "device": device, "dtype": dtype}
         kind: Any = self.kind
-        sizes = [input_size, *([k] * (num_layers - 1))]
-        self.layers: nn.ModuleList = nn.ModuleList(kind(d, k, **options) for d in sizes)
+        layers = [kind(d, k, **options) for d in [input_size, *([k] * (num_layers - 1))]]
+        self.layers: nn.ModuleList = nn.ModuleList(layers)
+        self._boundaries: tuple[str, ...] = layers[0].boundaries
         for i in range(num_layers):
             for part in self._boundaries:
                 self.register_parameter(f"{part}_l{i}", nn.Parameter(torch.empty(k, device=device, dtype=dtype)))
         self.reset_parameters()
-
-    @property
-    def _boundaries(self) -> tuple[str, ...]:
-        return tuple(part + side for side in "se" for part in self.parts)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
