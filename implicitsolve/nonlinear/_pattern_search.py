@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -132,17 +132,9 @@ class PatternSearch(Search):
 
     def detection_near(self, evaluator: Evaluator, x: Array, first: Array | None = None) -> Detection:
         """Detect the pattern near x, where F is `first` if that is known, within the limits of the solve."""
-        search = partial(
-            detect,
-            evaluator.residual,
-            x,
-            shape=evaluator.event_shape,
-            budget=self._budget(evaluator),
-            bisection=self.bisection,
-            inward=evaluator.inward,
-            first=first,
-        )
-        return evaluator.tally.enforced(search)
+        settings = {"shape": evaluator.event_shape, "budget": self._budget(evaluator), "bisection": self.bisection}
+        known = {"inward": evaluator.inward, "first": first}
+        return evaluator.tally.enforced(detect, evaluator.residual, x, **settings, **known)
 
 
 def _holds(context: SolveContext, x: Array) -> bool:
@@ -156,8 +148,8 @@ class SparseJacobians(JacobianAssembler):
     """The assembler of `BlockLoop` for a sparsity pattern, which evidence against it may widen.
 
     J d is compared with the change of F along a random d after the first assembly by a declared pattern, or one of an
-    earlier solve, and by a detected one wherever the last J has not gained a digit. Where they differ, or assemblies
-    show entries outside, the pattern is extended, by `budget` evaluations at most; a declared one, for which there are
+    earlier solve, and by a detected one wherever the last J has not gained a digit, or assemblies show entries outside.
+    Where they differ the pattern is extended, by `budget` evaluations at most; a declared one, for which there are
     none, is kept with a warning.
     """
 
@@ -212,10 +204,9 @@ class SparseJacobians(JacobianAssembler):
                 self._warn(f"J d differs from the change of F along a random d {where}")
             return J
         self._incomplete += bool(rows.size)
-        if is_new or is_slow:
-            rows = np.union1d(rows, self._wrong(evaluator, x, F, J, WRONG, 0.0 if is_new else MOST_WRONG))
-        elif self._incomplete < MOST_INCOMPLETE:
+        if not (is_new or is_slow or self._incomplete >= MOST_INCOMPLETE):
             return J
+        rows = self._wrong(evaluator, x, F, J, WRONG, 0.0 if is_new or rows.size else MOST_WRONG)
         while self._widens(evaluator, x, rows):
             J = self.assembler.assemble(evaluator, x, F)
             rows = self._wrong(evaluator, x, F, J, WRONG)

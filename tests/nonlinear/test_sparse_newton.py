@@ -300,6 +300,25 @@ def test_a_reused_pattern_that_has_become_too_narrow_is_detected_again():
     assert third.detection.structure.nnz == 4 * n
 
 
+def test_entries_that_are_too_small_to_matter_are_not_sought_in_a_reused_pattern():
+    """One of 10^-4 in a power flow took more evaluations than the solve without `previous`."""
+    n, random = 400, np.random.default_rng(0)
+    near, load = random.integers(0, n, (3, n)), random.uniform(1, 2, n)
+
+    def network(small):
+        def residual(x):
+            F = 4 * x + x**3 - np.sin(x[near]).sum(axis=0) - load
+            F[7] -= small * x[100:120].sum()
+            return F
+
+        return ims.Problem(residual, structure="detect")
+
+    first = ims.root(network(0.0), np.zeros(n))
+    second = ims.root(network(1e-4), 1.3 * first.x, previous=first)
+    assert second.success
+    assert second.counts.residuals <= 30
+
+
 def with_mean(u):
     """Reaction and diffusion in the plane with a source that depends on the mean of all unknowns."""
     p = np.pad(u, 1)
