@@ -27,7 +27,7 @@ from implicitsolve.stopping import NonlinearStop, check_flag
 
 MOST = 2**31 - 2  # evaluations: PETSc's own limit, beside that of `stop`
 TAKEN = ("snes_atol", "snes_rtol", "snes_stol", "snes_max_it", "snes_max_funcs", "snes_convergence_test")
-FAILURES = {  # how a failed solve of PETSc ended, by the names of SNESConvergedReason
+FAILURES = {  # how a failed solve of PETSc ended, by the names of SNESConvergedReason and KSPConvergedReason
     "DIVERGED_FUNCTION_DOMAIN": Status.NONFINITE,
     "DIVERGED_FUNCTION_NANORINF": Status.NONFINITE,
     "DIVERGED_FNORM_NAN": Status.NONFINITE,
@@ -37,13 +37,9 @@ FAILURES = {  # how a failed solve of PETSc ended, by the names of SNESConverged
     "DIVERGED_LINE_SEARCH": Status.LINE_SEARCH_FAILED,
     "DIVERGED_MAX_IT": Status.ITERATION_LIMIT,
     "DIVERGED_DTOL": Status.DIVERGED,
-}
-LINEAR = {  # the same of a linear solve
-    "DIVERGED_MAX_IT": Status.ITERATION_LIMIT,
     "DIVERGED_BREAKDOWN": Status.BREAKDOWN,
     "DIVERGED_BREAKDOWN_BICG": Status.BREAKDOWN,
     "DIVERGED_NANORINF": Status.NONFINITE,
-    "DIVERGED_DTOL": Status.DIVERGED,
     "DIVERGED_PCSETUP_FAILED": Status.SINGULAR,
     "DIVERGED_PC_FAILED": Status.SINGULAR,
 }
@@ -276,7 +272,7 @@ def ending(snes: Any) -> Status:
 def linear_ending(ksp: Any) -> Status:
     """How PETSc's linear solve ended."""
     reason = _name(petsc().KSP.ConvergedReason, ksp.getConvergedReason())
-    return LINEAR.get(reason, Status.CONVERGED)
+    return FAILURES.get(reason, Status.CONVERGED)
 
 
 def step_of(snes: Any, iteration: int, measure: float, target: HostArray, before: int, counts: Counts) -> NewtonStep:
@@ -299,4 +295,4 @@ def step_of(snes: Any, iteration: int, measure: float, target: HostArray, before
 def _name(reasons: Any, code: int) -> str:
     """Name of a reason; of several for one code the one that is known here."""
     names = [name for name in dir(reasons) if not name.startswith("_") and getattr(reasons, name) == code]
-    return next((name for name in names if name in FAILURES or name in LINEAR), names[0] if names else "")
+    return next((name for name in names if name in FAILURES), names[0] if names else "")

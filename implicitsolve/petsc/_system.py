@@ -111,8 +111,16 @@ def matrices(owner: str, A: Any, fields: int = 1) -> list[Any]:
 
 
 def rows_of(A: BlockBandedMatrix | SparseMatrix, system: int = 0, *, zeros: bool = False) -> Any:
-    """One system's matrix as SciPy's CSR; with `zeros` all places of a band, to be filled again."""
-    return band_rows(A, system, zeros=zeros) if isinstance(A, BlockBandedMatrix) else sparse_rows(A, system)
+    """One system's matrix as SciPy's CSR, with its diagonal, which factors need; `zeros`: all places of a band."""
+    if isinstance(A, SparseMatrix):
+        pattern, places, _ = A.structure.with_diagonal
+        data = np.zeros(pattern.nnz, dtype=A.dtype)
+        data[places] = A.flat_data[system]
+        return pattern.with_entries(data).tocsr()
+    whole = (A.take(np.asarray([system])) if A.batch_shape else A).to_sparse("csr")
+    rows = np.repeat(np.arange(whole.shape[0]), np.diff(whole.indptr))
+    kept = zeros | (whole.data != 0) | (whole.indices == rows)
+    return scipy.sparse.csr_array((whole.data[kept], (rows[kept], whole.indices[kept])), shape=whole.shape)
 
 
 def from_rows(rows: Any, comm: Any, block_size: int = 1) -> Any:
@@ -148,27 +156,6 @@ def entries(rows: Any) -> tuple[HostArray, HostArray, HostArray]:
     """Row pointers, columns and values in PETSc's types."""
     integer, scalar = petsc().IntType, petsc().ScalarType
     return rows.indptr.astype(integer), rows.indices.astype(integer), rows.data.astype(scalar)
-
-
-def sparse_rows(A: SparseMatrix, system: int = 0) -> Any:
-    """One system's matrix as SciPy's CSR, with the whole diagonal, which factorizations need."""
-    pattern, places, _ = A.structure.with_diagonal
-    data = np.zeros(pattern.nnz, dtype=A.dtype)
-    data[places] = A.flat_data[system]
-    return pattern.with_entries(data).tocsr()
-
-
-def band_rows(A: BlockBandedMatrix, system: int = 0, *, zeros: bool = False) -> Any:
-    """One system's block-banded matrix as SciPy's CSR; zeros off the diagonal only on request."""
-    blocks = A.blocks.reshape(-1, *A.blocks.shape[-4:])[system]
-    count, width, k = blocks.shape[:3]
-    t = np.arange(count)[:, None] + np.arange(width) - A.lower
-    exists = np.ones(t.shape, dtype=bool) if A.periodic else (t >= 0) & (t < count)
-    rows = np.arange(count)[:, None, None, None] * k + np.arange(k)[:, None]
-    columns = (t % count)[:, :, None, None] * k + np.arange(k)
-    kept = exists[:, :, None, None] & (zeros | (blocks != 0) | (columns == rows))
-    rows, columns = (np.broadcast_to(part, blocks.shape)[kept] for part in (rows, columns))
-    return scipy.sparse.csr_array((blocks[kept], (rows, columns)), shape=(count * k, count * k))
 
 
 KEEP_F = ("newtonls", "newtontr")  # types of SNES whose function vector is F(x) where J(x) is requested
