@@ -195,7 +195,7 @@ class LineSearch(Protocol):
 
     def cautious(self) -> LineSearch | None:
         """Return the search for a second attempt at a system on which this one has failed; None for no attempt."""
-        ...
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,9 +51,6 @@ class FullStep(LineSearch):
         found.accepted = found.finite.copy()
         return found.restored(start.x, start.F, start.norms)
 
-    def cautious(self) -> None:
-        """Return None: no second attempt."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Wolfe(LineSearch):
@@ -203,9 +200,6 @@ class Dogleg(LineSearch):
             rows = rows[~accepted & (length > least[rows])]
         descent.radius[:] = radius
         return found.restored(start.x, start.F, start.norms)
-
-    def cautious(self) -> None:
-        """Return None: no second attempt."""
 
 
 def trust_step(descent: Descent, newton: Array, radius: HostArray, eta: HostArray) -> tuple[Array, HostArray]:

@@ -10,19 +10,8 @@ import numpy as np
 
 from implicitsolve._arrays.namespace import near_reciprocals
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.globalize import _rules as rules
 from implicitsolve.globalize._line_search import SearchResult
-from implicitsolve.globalize._rules import (
-    ACCEPTED,
-    FIRST_RADIUS,
-    GOOD,
-    IDLE,
-    MOST_GROWTH,
-    first_radius,
-    has_halved,
-    has_natural_decrease,
-    natural_reduction,
-    next_radius,
-)
 from implicitsolve.globalize._searches import dogleg, kept_part, least_squares_step
 from implicitsolve.kernels._norms import Norms, norm2, norm_max
 from implicitsolve.krylov._descent import Descent
@@ -113,13 +102,13 @@ class DenseLoop(IterationLoop[DenseState]):
         found = trial_points(measured, measured.two(0))
         with np.errstate(all="ignore"):
             norms = found.norms if self.scale is None else norm2(found.F * self.scale)
-            others = ~has_halved(norms, trial.norms)  # Newton's steps that halve ||F|| pass all tests
+            others = ~rules.has_halved(norms, trial.norms)  # Newton's steps that halve ||F|| pass all tests
             others[trial.limited] = True
             rows = np.flatnonzero(others)
             if self.scale is None:
                 state.is_exact &= fresh
             reduction, ratio = self._test(trial, found, norms / trial.norms, rows)
-            found.accepted[rows] = ratio >= ACCEPTED
+            found.accepted[rows] = ratio >= rules.ACCEPTED
             is_outdated = self._learn(trial, found, rows, ratio, norms)
             idle = self._idle(trial, rows, reduction, ratio)
             state.idle = _at_places(rows, idle, state.idle)
@@ -186,7 +175,7 @@ class DenseLoop(IterationLoop[DenseState]):
         step = newton = -solve_each(J, F)
         size = norm2(newton)
         if self.is_first:
-            state.radius = first_radius(size, norm2(state.x), 1.0 if is_equilibrated else FIRST_RADIUS)
+            state.radius = rules.first_radius(size, norm2(state.x), 1.0 if is_equilibrated else rules.FIRST_RADIUS)
             self.is_first = False
         limited = np.flatnonzero(~(size <= state.radius))
         if limited.size:
@@ -229,13 +218,13 @@ class DenseLoop(IterationLoop[DenseState]):
             left[trial.limited] = norm2(trial.model) / trial.norms[trial.limited]
         reduction = 1 - growth[rows] ** 2
         ratio = np.where(found.finite[rows], reduction / (1 - left[rows] ** 2), -np.inf)
-        tested = np.flatnonzero(~(ratio >= GOOD) & (growth[rows] < MOST_GROWTH))
+        tested = np.flatnonzero(~(ratio >= rules.GOOD) & (growth[rows] < rules.MOST_GROWTH))
         if tested.size and self.scale is None:
             places = rows[tested]
             size, length = trial.newton_size[places], np.minimum(trial.size / trial.newton_size, 1.0)[places]
             natural = norm2(solve_each(self.state.J[places], found.F[places]))
-            is_smaller = has_natural_decrease(natural, size, length)
-            tested, gains = tested[is_smaller], natural_reduction(natural / size, length)
+            is_smaller = rules.has_natural_decrease(natural, size, length)
+            tested, gains = tested[is_smaller], rules.natural_reduction(natural / size, length)
             for value, gain in zip((reduction, ratio), gains):
                 value[tested] = np.maximum(value[tested], gain[is_smaller])
         return reduction, ratio
@@ -245,21 +234,21 @@ class DenseLoop(IterationLoop[DenseState]):
 
         Of equilibrated equations, whose first steps are short, none is counted that was rejected, or went as predicted.
         """
-        idle, is_idle = self.state.idle[rows], reduction < IDLE
+        idle, is_idle = self.state.idle[rows], reduction < rules.IDLE
         if self.scale is None:
             return np.where(is_idle, idle + 1, 0)
-        is_short = (ratio >= GOOD) & (trial.size[rows] < trial.newton_size[rows])
-        return np.where(is_idle & ~is_short, idle + (ratio >= ACCEPTED), 0)
+        is_short = (ratio >= rules.GOOD) & (trial.size[rows] < trial.newton_size[rows])
+        return np.where(is_idle & ~is_short, idle + (ratio >= rules.ACCEPTED), 0)
 
     def _learn(self, trial: Trial, found: SearchResult, rows: Indices, ratio: HostArray, norms: HostArray) -> HostArray:
         """Change J and the trust regions by what came of the steps; return where J has to be assembled again."""
         state, radius = self.state, self.state.radius[rows]
         np.maximum(state.radius, 2 * trial.size, out=state.radius)
-        state.radius[rows] = next_radius(radius, trial.size[rows], ratio)
+        state.radius[rows] = rules.next_radius(radius, trial.size[rows], ratio)
         if self.scale is not None:
             return found.accepted.copy()
         self._correct(trial, found)
-        state.poor = _at_places(rows, np.where(ratio >= GOOD, 0, state.poor[rows] + 1), state.poor)
+        state.poor = _at_places(rows, np.where(ratio >= rules.GOOD, 0, state.poor[rows] + 1), state.poor)
         return (state.poor > 1) | (found.accepted & (norms > GROWN * trial.norms))
 
     def _correct(self, trial: Trial, found: SearchResult) -> None:

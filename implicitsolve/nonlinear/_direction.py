@@ -33,7 +33,6 @@ from implicitsolve.status import Status
 LEAST_ETA = 1e-5  # smallest relative tolerance with float32 products
 LARGEST_ETA = 0.9  # of all forcing terms
 LEAST_KRYLOV = 20  # iterations of a step, however few evaluations are left for a system without progress
-FIRST_ROWS, ROOM = 24, 2**21  # Krylov vectors, or entries if these are more, that have room at first; it doubles
 CONVERGED, ITERATION_LIMIT = int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
 BREAKDOWN, NONFINITE = int(Status.BREAKDOWN), int(Status.NONFINITE)
 
@@ -42,14 +41,10 @@ class LinearSolver(Protocol):
     """Solves one linear system after another, for each system of a batch."""
 
     @property
-    def grew(self) -> Any:
-        """Systems for which the next solve has more vectors, and may succeed where the last one failed."""
-        ...
+    def grew(self) -> Any: ...  # systems for which the next solve has more vectors, and may succeed after a failure
 
     @property
-    def correction(self) -> Correction | None:
-        """Approximation of J^-1 from the solves so far, as ``F -> J^-1 F``."""
-        ...
+    def correction(self) -> Correction | None: ...  # approximation of J^-1 from the solves so far, as F -> J^-1 F
 
     def direction(
         self, J: LinearOperator, F: Array, norms: HostArray, eta: HostArray, M: Any, limit: HostArray | None = None
@@ -57,13 +52,9 @@ class LinearSolver(Protocol):
         """Return s with ||F + J s|| <= eta ||F||, where ||F|| are `norms`, or the best within `limit` iterations."""
         ...
 
-    def take(self, rows: Indices) -> Self:
-        """Return the method of some systems."""
-        ...
+    def take(self, rows: Indices) -> Self: ...
 
-    def concat(self, other: Self, systems: int) -> Self:
-        """Return the method of these systems and of others, which are at their start."""
-        ...
+    def concat(self, other: Self, systems: int) -> Self: ...  # of these systems and of others at their start
 
 
 class FixedMethod:
@@ -288,13 +279,11 @@ class OneRecyclingGMRES:
             return y.astype(F.dtype).dot(self.K[q : q + m])
 
     def _make_room(self, rows: int, columns: int, like: HostArray) -> None:
-        """Room for one more row than so many: at once, but for long vectors, for what this solve may need and keep."""
+        """Room for one more row than so many, and for what this solve may need and keep."""
         if rows < len(self.C):
             return
-        most = rows + columns - self.new
-        size = min(most, max(2 * rows, FIRST_ROWS, ROOM // like.size))
         for name in ("C", "K"):  # one after the other: memory
-            whole = np.empty((size, like.size), like.dtype)
+            whole = np.empty((rows + columns - self.new, like.size), like.dtype)
             if rows:
                 whole[:rows] = getattr(self, name)
             setattr(self, name, whole)

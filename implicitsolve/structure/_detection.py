@@ -45,14 +45,7 @@ class Outcome(StrEnum):
     @property
     def is_lasting(self) -> bool:
         """Whether a search at another point would only repeat it."""
-        return self in (
-            Outcome.DENSE,
-            Outcome.FULL,
-            Outcome.SHIFTS,
-            Outcome.BUDGET,
-            Outcome.CONTRADICTION,
-            Outcome.IRREGULAR,
-        )
+        return self not in (Outcome.SMALL, Outcome.NOT_FINITE, Outcome.RAISED)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
