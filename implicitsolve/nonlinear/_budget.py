@@ -38,7 +38,6 @@ class Budget:
         self.is_limited: bool = is_limited and self.is_charged
         self.is_single: bool = size == 1
         self.note_assembly(0)
-        self.exempt: HostArray = np.zeros(size, dtype=bool)  # systems whose progress ||F|| does not show
         self.norms: HostArray = np.full((2, size), np.nan)  # of F at the last progress of this attempt,
         self.least: HostArray = solution.norm.copy() if is_retry else np.full(size, np.inf)  # and of all before
         if self.is_charged and self.is_single:
@@ -53,7 +52,7 @@ class Budget:
         """Where nothing is left to systems in this attempt."""
         if not self.is_limited or self.charged.max() < self.share:
             return False
-        return (self.charged[rows] >= self.share) & ~self.exempt[rows]
+        return self.charged[rows] >= self.share
 
     def rest(self, rows: Indices) -> HostArray:
         """What is left to systems in all attempts: no part of a step takes more."""
@@ -61,11 +60,11 @@ class Budget:
             return np.full(rows.size, self.rest_of_one())
         if not self.is_limited:
             return np.full(rows.size, UNLIMITED)
-        return np.where(self.exempt[rows], UNLIMITED, (1 - self.charged[rows]) * self.whole).astype(int)
+        return ((1 - self.charged[rows]) * self.whole).astype(int)
 
     def rest_of_one(self, share: float = 1.0) -> int:
         """What a single system may still spend of a share of the budget, less the cost of its present step."""
-        if not self.is_limited or self.exempt[0]:
+        if not self.is_limited:
             return UNLIMITED
         rest = (share - float(self.charged[0])) * self.whole
         return int(rest) - (self.tally.evaluations - self.tally.charged)

@@ -24,7 +24,7 @@ from implicitsolve.nonlinear._convergence import RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._dense_matrices import central_differences, is_singular, solve_each, times
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
-from implicitsolve.nonlinear._one_dense_system import GROWN, IDLE_STEPS, MIXED, NEW_BEST, PATIENCE
+from implicitsolve.nonlinear._one_dense_system import GROWN, IDLE_STEPS, NEW_BEST, PATIENCE
 from implicitsolve.nonlinear._state import LoopState, Solution, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.structure import BlockBanded
@@ -286,15 +286,6 @@ class DenseLoop(IterationLoop[DenseState]):
                 rows = rows[self.assembler.check(part.rows, solve_each(J, F))]
             if not rows.size:
                 break
-        if not self.method.equilibrated:
-            self._check_units()
-
-    def _check_units(self) -> None:
-        """Where equations differ in units, the norm of F is no measure of progress."""
-        with np.errstate(all="ignore"):
-            sizes = np.abs(self.state.J).max(axis=2)
-            least = np.where(sizes > 0, sizes, np.inf).min(axis=1)
-            self.budget.exempt[self.state.rows[sizes.max(axis=1) > MIXED * least]] = True
 
     def _jacobian(self, part: Evaluator, x: Array, F: Array) -> HostArray:
         if self.offered is not None:

@@ -37,7 +37,6 @@ from implicitsolve.nonlinear._one_system import FACTORED, NO_STEP, REUSED, OneIn
 from implicitsolve.nonlinear._state import Solution, SolveContext
 from implicitsolve.structure import BlockBanded
 
-MIXED = 1e3  # sizes of rows of J, largest over smallest, from which on equations are in different units
 GROWN = 1.1  # growth of ||F|| by an accepted step after which J is assembled again
 IDLE_STEPS = 10  # idle steps after which a system has stagnated
 NEW_BEST, PATIENCE = 0.1, 40  # steps in which ||F|| must fall to a tenth: Watson's of nine variables takes 31
@@ -210,14 +209,10 @@ class OneDenseSystem(OneInvertedSystem):
             self.J, self.factors, self.predicted, self.is_exact = self._jacobian(), None, None, True
             self.anchor = self.x
             with np.errstate(all="ignore"):  # pivots are chosen among numbers of one size
-                sizes = np.maximum.reduce(np.abs(self.J), axis=1)
-                self.rows = near_reciprocals(sizes)
+                self.rows = near_reciprocals(np.maximum.reduce(np.abs(self.J), axis=1))
                 self.is_mixed = np.count_nonzero(self.rows != self.rows[0]) > 0
                 self.columns = near_reciprocals(np.maximum.reduce(np.abs(self.J * self.rows[:, None]), axis=0))
                 self.is_even = not self.is_mixed and not np.count_nonzero(self.columns != self.columns[0])
-            positive = [size for size in sizes.tolist() if size > 0]
-            if positive and max(positive) > MIXED * min(positive):
-                self.budget.exempt[:] = True  # where equations differ in units, ||F|| is no measure of progress
             if self.evaluator.has_exact_products or not np.count_nonzero(self.steps.is_guess):
                 break
             with np.errstate(all="ignore"):
