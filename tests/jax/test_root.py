@@ -52,15 +52,16 @@ def test_derivatives_to_second_order():
 
 
 def test_derivatives_by_captured_tracers():
-    check_grads(lambda a: imj.root(lambda x: squares(x, a), jnp.ones(2), **EXACT).x, (jnp.array([1.0, 2.0]),), 1)
+    solution = jax.jit(lambda a: imj.root(lambda x: squares(x, a), jnp.ones(2), **EXACT).x)
+    check_grads(solution, (jnp.array([1.0, 2.0]),), 1)
 
 
-@pytest.mark.parametrize(("structure", "order"), [(None, 2), (ims.BlockBanded(1, 1), 1), ("none", 1)], ids=str)
-def test_derivatives_of_larger_systems(structure, order):
+@pytest.mark.parametrize("structure", [None, ims.BlockBanded(1, 1), "none"], ids=str)
+def test_derivatives_of_larger_systems(structure):
     def middle(c):
         return imj.root(line, jnp.zeros(25), c, structure=structure, **EXACT).x[12]
 
-    check_grads(jax.jit(middle), (jnp.array(1.5),), order, modes=["rev"])
+    check_grads(jax.jit(middle), (jnp.array(1.5),), 1, modes=["rev"])
 
 
 def test_jacobians_in_both_modes_agree():
@@ -87,12 +88,11 @@ def test_complex_roots_have_the_gradients_of_the_complex_square_root():
 
 def test_vmap_is_a_batch_with_a_status_for_each_system():
     a = jnp.array([[4.0, 9.0], [-1.0, 1.0], [1.0, 16.0]])
-    for wrap in (lambda f: f, jax.jit):
-        result = wrap(jax.vmap(lambda a: imj.root(squares, jnp.ones(2), a)))(a)
-        assert result.success.tolist() == [True, False, True]
-        assert result.status[1] != ims.Status.CONVERGED
-        np.testing.assert_allclose(result.x[::2], [[2.0, 3.0], [1.0, 4.0]], rtol=1e-6)
-        assert result.residual_norm[1] > result.target[1]
+    result = jax.jit(jax.vmap(lambda a: imj.root(squares, jnp.ones(2), a)))(a)
+    assert result.success.tolist() == [True, False, True]
+    assert result.status[1] != ims.Status.CONVERGED
+    np.testing.assert_allclose(result.x[::2], [[2.0, 3.0], [1.0, 4.0]], rtol=1e-6)
+    assert result.residual_norm[1] > result.target[1]
 
 
 def test_a_thousand_systems_equal_the_loop_in_one_solve(monkeypatch):
@@ -138,9 +138,8 @@ def test_roots_in_loops_and_in_residuals():
         return imj.root(cube, jnp.ones(2), x, **EXACT).x + x - a
 
     a = jnp.array([1.0, 2.0])
-    for x in (imj.root(outer, jnp.ones(2), a).x, jax.jit(lambda a: imj.root(outer, jnp.ones(2), a).x)(a)):
-        y = a - x
-        np.testing.assert_allclose(y**3 + y, x, rtol=1e-6)
+    x = jax.jit(lambda a: imj.root(outer, jnp.ones(2), a).x)(a)
+    np.testing.assert_allclose((a - x) ** 3 + a - x, x, rtol=1e-6)
 
     @jax.jit
     def steps(x):
