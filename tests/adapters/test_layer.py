@@ -48,10 +48,8 @@ def directional(case: Case, P: dict[str, Any], tangents: dict[str, Any]) -> np.n
 # The function and its derivatives
 
 
-def test_residual_is_the_formula(case, xp, dtype):
-    actual = case.layer(xp, dtype).residual(xp.asarray(case.H, dtype=dtype))
-    assert actual.dtype == dtype
-    close(actual, case.residual(), 64 * float(xp.finfo(dtype).eps))
+def test_residual_is_the_formula(case):
+    close(case.layer().residual(case.H), case.residual(), 64 * np.finfo(float).eps)
 
 
 @pytest.mark.parametrize("at", ["random", "solution"])
@@ -147,16 +145,16 @@ def test_properties_adjoint_identities(case, seed):
 
 
 @pytest.mark.parametrize("name", SMOOTH)
-@pytest.mark.parametrize("scale", [1e2, 1e8])
-def test_large_weights_give_numbers_and_no_warning(name, scale, dtype, xp, rng):
+@pytest.mark.parametrize(("scale", "dtype"), [(1e2, np.float64), (1e8, np.float32)])
+def test_large_weights_give_numbers_and_no_warning(name, scale, dtype, rng):
     case = case_of(name, scale=scale)
-    layer, H = case.layer(xp, dtype), xp.asarray(1e3 * case.H, dtype=dtype)
+    layer, H = case.layer(np, dtype), (1e3 * case.H).astype(dtype)
     F, J = layer.linearize(H)
-    w = xp.asarray(rng.standard_normal(case.H.shape), dtype=dtype)
+    w = rng.standard_normal(case.H.shape).astype(dtype)
     values = [F, J.matvec(w), J.rmatvec(w), layer.blocks(H), initial_guess(layer), *layer.parameter_vjp(H, w).values()]
     for value in values:
         assert value.dtype == dtype
-        assert bool(xp.all(xp.isfinite(value)))
+        assert np.isfinite(value).all()
     if (inverse := J.approximate_inverse()) is not None:
         inverse.matvec(w)
         inverse.rmatvec(w)

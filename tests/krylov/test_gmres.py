@@ -15,8 +15,7 @@ from tests.krylov.systems import FAMILY, KINDS, norms_of, product, systems
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("with_M", [False, True])
-@pytest.mark.parametrize("augmented", [0, 2])
+@pytest.mark.parametrize(("with_M", "augmented"), [(False, 2), (True, 0)])
 def test_the_recurrence_knows_the_residual(xp, any_dtype, rng, kind, with_M, augmented):
     is_complex = bool(xp.isdtype(any_dtype, "complex floating"))
     host = to_host(xp.zeros(0, dtype=any_dtype)).dtype

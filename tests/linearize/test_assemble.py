@@ -30,9 +30,8 @@ def test_every_source_gives_the_dense_jacobian(source, layout, batch):
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("periodic", [False, True])
-def test_every_library_and_dtype(source, periodic, xp, any_dtype):
-    dtype = str(any_dtype).rsplit(".", maxsplit=1)[-1].strip("'>")
+@pytest.mark.parametrize(("periodic", "dtype"), [(True, "float32"), (False, "complex64"), (True, "complex128")])
+def test_every_library_and_dtype(source, periodic, xp, dtype):
     family = Coupled(BlockBanded(1, 2, 2, periodic=periodic), 5, (2,), xp=xp, dtype=dtype)
     J, _ = assembled(family.problem(**SOURCES[source](family)), family.x)
     assert str(J.dtype) == dtype

@@ -27,9 +27,8 @@ def network(kind: str = "gru", *, gain: float = 1.0, B: int = 3, T: int = 200, k
 
 
 @pytest.mark.parametrize("name", CAUSAL)
-@pytest.mark.parametrize("lengths", [None, (6, 1, 4)])
-def test_it_solves_causal_layers(name, lengths, xp, dtype):
-    case = make(name, T=6, lengths=lengths, scale=1.0)
+def test_it_solves_causal_layers(name, xp, dtype):
+    case = make(name, T=6, lengths=(6, 1, 4), scale=1.0)
     layer = case.layer(xp, dtype)
     result = root(layer, method="causal-newton", stop=NonlinearStop(atol=100 * float(xp.finfo(dtype).eps)))
     assert result.success.all()

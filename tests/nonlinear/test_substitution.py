@@ -48,8 +48,10 @@ def chain(n: int = 5, **parts: Any) -> Problem:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("scale", [0.5, 3.0])
-def test_it_solves_causal_layers(name, size, scale, xp, dtype):
+@pytest.mark.parametrize(("scale", "library"), [(0.5, "numpy"), (3.0, "array_api_strict")])
+def test_it_solves_causal_layers(name, size, scale, library):
+    xp = pytest.importorskip(library)
+    dtype = xp.float32 if scale > 1 else xp.float64
     case = make(name, **SIZES[size], scale=scale)
     layer = case.layer(xp, dtype)
     result = root(layer, method=Substitution())

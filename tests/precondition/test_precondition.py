@@ -224,9 +224,10 @@ def test_a_sweep_in_the_direction_of_a_recurrence_is_exact(xp, rng):
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=repr)
-@pytest.mark.parametrize("k", [1, 2])
-@pytest.mark.parametrize("broken", ["zero", "rank 1", "row of A", "all of A", "nan", "inf"])
-def test_products_stay_finite(xp, rng, settings, k, broken):
+@pytest.mark.parametrize(
+    ("k", "broken"), [(1, "zero"), (2, "zero"), (2, "rank 1"), (1, "row of A"), (2, "all of A"), (2, "nan"), (1, "inf")]
+)
+def test_products_stay_finite(rng, settings, k, broken):
     blocks = rng.uniform(-1, 1, (2, 6, 3, k, k))
     blocks[:, :, 1] += 4 * np.eye(k)
     if broken == "all of A":
@@ -234,14 +235,14 @@ def test_products_stay_finite(xp, rng, settings, k, broken):
     elif broken == "row of A":
         blocks[1, 3] = 0
     else:
-        blocks[1, 3, 1] = {"zero": 0.0, "rank 1": 1.0 if k > 1 else 0.0, "nan": np.nan, "inf": np.inf}[broken]
-    A = BlockBandedMatrix(xp.asarray(blocks), lower=1, upper=1)
+        blocks[1, 3, 1] = {"zero": 0.0, "rank 1": 1.0, "nan": np.nan, "inf": np.inf}[broken]
+    A = BlockBandedMatrix(blocks, lower=1, upper=1)
     repeats = getattr(settings, "sweeps", 1) > 1 or (isinstance(settings, Neumann) and settings.order)
     if repeats and broken in ("nan", "inf"):
         return  # further terms multiply by A itself
     M = settings.build(A)
     for product in (M.matvec, M.rmatvec):
-        assert np.isfinite(to_host(product(xp.ones((2, 6 * k), dtype=xp.float64)))).all()
+        assert np.isfinite(product(np.ones((2, 6 * k)))).all()
 
 
 def test_singular_blocks_have_a_stand_in_and_others_their_inverses(xp):

@@ -14,7 +14,7 @@ from tests.backends.cupy.close import close
 
 pytestmark = pytest.mark.gpu
 
-SHAPES = {"full": {"lengths": None}, "ragged": {"lengths": (5, 2, 4)}}
+EDGES = [("zero", (5, 2, 4)), ("system", None)]  # states at the ends, and lengths
 SOME = ("implicit_gru", "stencil_gru", "stencil_gru-wide", "implicit_rnn", "implicit_lstm", "elman")
 
 
@@ -45,11 +45,10 @@ def layers(device, name, char, boundary="zero", **shape) -> tuple[Any, Any, Any]
 
 
 @pytest.mark.usefixtures("in_pieces")
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("boundary", ["zero", "system"])
+@pytest.mark.parametrize(("boundary", "lengths"), EDGES)
 @pytest.mark.parametrize("name", ["implicit_gru", "stencil_gru", "stencil_gru-causal"])
-def test_grus_in_pieces_are_numpys(device, char, name, boundary, shape):
-    agree(*layers(device, name, char, boundary, **shape))
+def test_grus_in_pieces_are_numpys(device, char, name, boundary, lengths):
+    agree(*layers(device, name, char, boundary, lengths=lengths))
 
 
 def agree(host, layer, H):
@@ -79,22 +78,20 @@ def agree(host, layer, H):
         close(coupling.rmatvec(device.asarray(w)), derivative.rmatvec(w), 256)
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("name", SOME)
-def test_what_is_not_finite_stays_in_its_sequence(device, name, shape):
+def test_what_is_not_finite_stays_in_its_sequence(device, name):
     """Products with the derivative at a state of which one sequence diverged."""
-    _, layer, H = layers(device, name, "d", **shape)
+    _, layer, H = layers(device, name, "d", lengths=(5, 2, 4))
     expected = layer.linearize(device.asarray(H))[1].rmatvec(device.asarray(H)).get()
     H[1, 0] = np.inf
     bad = layer.linearize(device.asarray(H))[1].rmatvec(device.asarray(np.where(np.isfinite(H), H, 0.0))).get()
     np.testing.assert_array_equal(bad[[0, 2]], expected[[0, 2]])
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("boundary", ["zero", "system"])
+@pytest.mark.parametrize(("boundary", "lengths"), EDGES)
 @pytest.mark.parametrize("name", SOME)
-def test_no_product_waits_for_the_device(double, device, name, boundary, shape):
-    _, layer, H = layers(device, name, "f", boundary, **shape)
+def test_no_product_waits_for_the_device(double, device, name, boundary, lengths):
+    _, layer, H = layers(device, name, "f", boundary, lengths=lengths)
     H = device.asarray(H)
     J = layer.linearize(H)[1]  # the first call brings what stays
     layer.residual(H), J.matvec(H), J.rmatvec(H)

@@ -214,43 +214,28 @@ def layers(make, params, inputs, device, **options):
 
 
 LAYERS = {
-    "diagonal gru": lambda k, rng: (
-        adapters.diagonal_gru,
-        adapters.diagonal_gru_parameters(3, k, rng=rng, scale=0.5),
-        {"h0": rng.normal(size=k)},
-    ),
-    "diagonal lstm": lambda k, rng: (
-        adapters.diagonal_lstm,
-        adapters.diagonal_lstm_parameters(3, k, rng=rng, scale=0.5),
-        {"c0": rng.normal(size=k)},
-    ),
-    "elman": lambda k, rng: (
-        adapters.elman,
-        adapters.elman_parameters(3, k, rng=rng, scale=0.3),
-        {"h0": rng.normal(size=k)},
-    ),
-    "rnn": lambda k, rng: (
-        adapters.implicit_rnn,
-        adapters.rnn_parameters(3, k, lower=0, upper=2, rng=rng, scale=0.3),
-        {"he": rng.normal(size=(2, k))},
-    ),
-    "gru": lambda k, rng: (
-        adapters.stencil_gru,
-        adapters.stencil_gru_parameters(3, k, offsets=(-1,), rng=rng, scale=0.5),
-        {"offsets": (-1,), "hs": rng.normal(size=(1, k))},
-    ),
-    "gru backwards": lambda k, rng: (
-        adapters.stencil_gru,
-        adapters.stencil_gru_parameters(3, k, offsets=(3,), rng=rng, scale=0.5),
-        {"offsets": (3,)},
-    ),
+    "diagonal gru": ("diagonal_gru", {}, {"h0": (5,)}),
+    "diagonal lstm": ("diagonal_lstm", {}, {"c0": (5,)}),
+    "elman": ("elman", {"scale": 0.3}, {"h0": (5,)}),
+    "rnn": ("implicit_rnn", {"lower": 0, "upper": 2, "scale": 0.3}, {"he": (2, 5)}),
+    "gru": ("stencil_gru", {"offsets": (-1,)}, {"hs": (1, 5)}),
+    "gru backwards": ("stencil_gru", {"offsets": (3,)}, {}),
 }
+
+
+def drawn(name, rng):
+    """An adapter, its parameters, and its other arguments."""
+    adapter, sizes, edges = LAYERS[name]
+    draw = getattr(adapters, f"{adapter.removeprefix('implicit_')}_parameters")
+    options = {key: rng.normal(size=shape) for key, shape in edges.items()}
+    options |= {key: value for key, value in sizes.items() if key == "offsets"}
+    return getattr(adapters, adapter), draw(3, 5, rng=rng, **{"scale": 0.5} | sizes), options
 
 
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("lengths", [None, (21, 30, 1)])
 def test_layers(device, chunks, name, lengths, rng):
-    make, params, options = LAYERS[name](5, rng)
+    make, params, options = drawn(name, rng)
     on_host, there = layers(make, params, rng.normal(size=(3, 30, 3)), device, lengths=lengths, **options)
     expected, found = ims.root(on_host), ims.root(there)
     assert found.success.all()
@@ -268,7 +253,7 @@ def test_layers(device, chunks, name, lengths, rng):
 
 @pytest.mark.parametrize("name", ["elman", "gru"])
 def test_a_solve_asks_the_device_but_few_times(device, double, name, rng):
-    make, params, options = LAYERS[name](5, rng)
+    make, params, options = drawn(name, rng)
     options = {key: value for key, value in options.items() if key == "offsets"}
     there = layers(make, params, rng.normal(size=(4, 200, 3)), device, **options)[1]
     double.reset()
@@ -281,7 +266,7 @@ def test_a_solve_asks_the_device_but_few_times(device, double, name, rng):
 
 @pytest.mark.parametrize("name", ["diagonal gru", "diagonal lstm"])
 def test_all_positions_at_once(device, double, name, rng):
-    make, params, options = LAYERS[name](5, rng)
+    make, params, options = drawn(name, rng)
     on_host, there = layers(make, params, rng.normal(size=(3, 200, 3)), device, lengths=(200, 1, 77), **options)
     double.reset()
     result = ims.root(there, method="causal-newton", stop=ims.NonlinearStop(atol=1e-12))
