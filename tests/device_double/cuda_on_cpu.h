@@ -5,7 +5,7 @@
 // has all sources compiled, subnormal numbers of single precision are zero.
 #pragma once
 #ifdef __x86_64__
-#include <immintrin.h>
+#include <xmmintrin.h>
 #else
 #include <ucontext.h>
 #endif
