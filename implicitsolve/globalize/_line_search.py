@@ -8,8 +8,7 @@ from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
-from implicitsolve._arrays.host import from_host, gather, scatter, to_host
-from implicitsolve._arrays.namespace import array_namespace
+from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._rules import MOST_GROWTH, armijo_ratio, has_natural_decrease
 from implicitsolve.kernels._norms import Norms, norm2
@@ -17,10 +16,6 @@ from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_fraction, check_limit, check_number
-
-LENGTHS = np.linspace(0.1, 0.5, 17)  # among which a model of ||J^-1 F|| is minimized
-REST = 1 - LENGTHS
-PROMISING = 0.8  # of ||J^-1 F|| at the start: which that model must predict
 
 
 class Forcing(Protocol):
@@ -207,10 +202,8 @@ class Backtracking(LineSearch):
     test does not depend on how the equations are scaled against each other, and goes through curved valleys in which
     the first creeps; J^-1 is approximated in the last Krylov space, so that the test costs no product.
 
-    The length comes from a quadratic, then cubic model of ||F||^2, kept within [0.1, 0.5] of the last one [2]_. With a
-    direct solve the first comes from a model of ||J^-1 F||, J^-1 F(x + lam s) = -(1 - lam) s + lam^2 J^-1 F(x + s),
-    where that predicts a fall below 0.8 of its start. Where F is NaN or Inf, or overflows, the length falls tenfold
-    until it is finite.
+    The length comes from a quadratic, then cubic model of ||F||^2, kept within [0.1, 0.5] of the last one [2]_. Where
+    F is NaN or Inf, or overflows, the length falls tenfold until it is finite.
 
     Parameters
     ----------
@@ -253,23 +246,16 @@ class Backtracking(LineSearch):
         length = np.ones(norms.shape)
         ratio = squared_ratio(found.norms, norms)
         older_length, older_ratio = np.full(norms.shape, np.nan), np.full(norms.shape, np.nan)
-        accepts, first = self._accepts(start, found.F, ratio, length, eta)
-        pending = ~accepts
+        pending = ~self._accepts(start, found.F, ratio, length, eta)
         for _ in range(self.max_trials):
             if not pending.any():
                 break
-            shorter = np.full(norms.shape, np.nan)
-            if first is not None and (is_direct := start.linear_residual == 0).any():
-                shorter = np.where(is_direct, natural_minimizer(start.step, first), np.nan)
-            if np.isnan(shorter[pending]).any():
-                model = model_minimizer(length, ratio, older_length, older_ratio, slope)
-                shorter = np.where(np.isnan(shorter), model, shorter)
-            first = None
+            shorter = model_minimizer(length, ratio, older_length, older_ratio, slope)
             older_length, older_ratio = np.where(pending, length, older_length), np.where(pending, ratio, older_ratio)
             length = np.where(pending, shorter, length)
             self._evaluate(start, found, np.flatnonzero(pending), length)
             ratio = squared_ratio(found.norms, norms)
-            pending &= ~self._accepts(start, found.F, ratio, length, eta)[0]
+            pending &= ~self._accepts(start, found.F, ratio, length, eta)
         found.length, found.accepted = length, ~pending
         return found.restored(start.x, start.F, start.norms)
 
@@ -277,18 +263,15 @@ class Backtracking(LineSearch):
         """Return the search with a smaller `growth_limit`."""
         return replace(self, growth_limit=MOST_GROWTH)
 
-    def _accepts(
-        self, start: SearchStart, F: Array, ratio: HostArray, length: HostArray, eta: HostArray
-    ) -> tuple[HostArray, Array | None]:
-        """Where one of the two tests holds; NaN passes neither. Also J^-1 F, where it was needed."""
+    def _accepts(self, start: SearchStart, F: Array, ratio: HostArray, length: HostArray, eta: HostArray) -> HostArray:
+        """Where one of the two tests holds; NaN passes neither."""
         with np.errstate(all="ignore"):
             decreased = np.sqrt(ratio) <= armijo_ratio(length, eta)
             if decreased.all() or start.correction is None or self.growth_limit <= 1:
-                return decreased, None
-            natural = start.correction(F)
-            measured = Norms(natural, start.step)
+                return decreased
+            measured = Norms(start.correction(F), start.step)
             is_smaller = has_natural_decrease(measured.two(0), measured.two(1), length)
-            return decreased | (is_smaller & (ratio < self.growth_limit**2)), natural
+            return decreased | (is_smaller & (ratio < self.growth_limit**2))
 
     def _evaluate(self, start: SearchStart, found: SearchResult, rows: Indices, length: HostArray) -> None:
         """Evaluate new trial points of some systems."""
@@ -328,19 +311,3 @@ def model_minimizer(
         model = np.where(np.isfinite(model), model, 0.5 * length)
     bounded = np.clip(model, 0.1 * length, 0.5 * length)
     return np.where(np.isfinite(ratio), bounded, 0.1 * length)
-
-
-def natural_minimizer(step: Array, natural: Array) -> HostArray:
-    """Length after the whole step of an exact J, given J^-1 F at its end; NaN without a large predicted reduction.
-
-    Along the step ``J(x)^-1 F(x + l step) = -(1 - l) step + l^2 natural`` where F is quadratic.
-    """
-    xp = array_namespace(step)
-    with np.errstate(all="ignore"):
-        size = norm2(step)
-        unit = step / from_host(size, step)[:, None]
-        products = np.real(to_host(xp.vecdot(unit, natural))).astype(np.float64) / size
-        model = REST**2 - 2 * REST * LENGTHS**2 * products[:, None]
-        model = model + LENGTHS**4 * (norm2(natural) / size)[:, None] ** 2
-        is_promising = np.min(model, axis=1) <= PROMISING**2  # NaN is not
-    return np.where(is_promising, LENGTHS[np.argmin(model, axis=1)], np.nan)

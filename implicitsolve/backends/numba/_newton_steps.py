@@ -14,7 +14,7 @@ from implicitsolve.backends.numba._elimination import eliminate, finish, substit
 from implicitsolve.backends.numba._jit import apart, fma, inner
 from implicitsolve.backends.numba._lanes import bits, mask_of, select
 from implicitsolve.backends.numba._views import smaller
-from implicitsolve.globalize._line_search import LENGTHS, PROMISING, Backtracking
+from implicitsolve.globalize._line_search import Backtracking
 from implicitsolve.globalize._rules import MAX_AGE, SUFFICIENT_DECREASE
 from implicitsolve.linearize._difference_steps import TRUSTED
 
@@ -223,29 +223,7 @@ def backtrack(call, user, numbers, V, S, factors, rejected):
         shorter = length * length / (ratio - 1 + 2 * length)
         shorter = select(shorter < 0.5 * length, shorter, 0.5 * length)
         length = select((shorter > 0.1 * length) & (ratio < np.inf), shorter, 0.1 * length)
-        if trial == 0:
-            first = _promising(V, unit, step, correction)
-            length = select(first > 0, first, length)
     return rejected & ~active & bits(step < np.inf)
-
-
-@inner
-def _promising(V, unit, step, natural):
-    """First length by the model of ||J^-1 F|| along the step, where that predicts a large reduction, else 0.
-
-    `step` and `natural` are the squares of the step and of J^-1 F at its end, which is in row SCRATCH.
-    """
-    apart()
-    product = step * 0
-    for i in range(V.shape[1]):
-        product = fma(V[STEP, i] * unit, V[SCRATCH, i] * unit, product)
-    best, length = step * PROMISING**2, step * 0
-    for i in range(LENGTHS.size):
-        square, rest = LENGTHS[i] * LENGTHS[i], 1 - LENGTHS[i]
-        value = rest * rest * step - 2 * rest * square * product + square * square * natural
-        is_better = value < best
-        best, length = select(is_better, value, best), select(is_better, length * 0 + LENGTHS[i], length)
-    return length
 
 
 # Block LU of the matrices in all lanes, with row interchanges inside the diagonal blocks, in place. ``pivots[t, r]`` is
