@@ -58,7 +58,7 @@ class Halved(NonlinearMethod):
         half = Evaluator(reduced.problem, reduced.start(x0), self.rdiff, few=whole.few)
         half.tally = whole.tally
         first, x, F = (half.flatten(reduced.start(whole.unflatten(part))) for part in (start.start, start.x, start.F))
-        solution = replace(start, start=first, x=x, F=F)
+        solution = replace(start, start=first, x=x, F=F, first_F=None)
         if half.size:
             stop, monitor = reduced.stop(context.stop), reduced.monitor(context.monitor)
             solution = self.method.solve(replace(context, evaluator=half, stop=stop, monitor=monitor), solution, rows)
@@ -76,4 +76,4 @@ class Halved(NonlinearMethod):
             F = whole.xp.where(whole.xp.isfinite(shown), F, shown)
             solution.status = np.where(finite, solution.status, NONFINITE)
             solution.norm = np.where(finite, solution.norm, np.nan)
-        return replace(solution, start=start.start, x=x, F=F)
+        return replace(solution, start=start.start, x=x, F=F, first_F=start.first_F)

@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse
 
 import implicitsolve as ims
+from benchmarks import rootless_systems
 from benchmarks.benchmarks.problems import classic_problems
 from implicitsolve import BlockBanded, BlockNewton, NewtonKrylov, NonlinearStop, Problem, Status, newton_krylov, root
 from implicitsolve.adapters import gru_parameters, implicit_gru, implicit_rnn, rnn_parameters
@@ -476,3 +477,11 @@ def test_a_batch_with_slow_systems_is_not_solved_twice():
     assert result.success.all()
     assert result.retries[0].systems.size == 16
     assert result.counts.residuals <= 12
+
+
+def test_half_the_blocks_follow_where_steps_for_all_of_them_have_failed():
+    """F at x0 was kept for all blocks, and compared with that of half of them."""
+    layer = rootless_systems.layer("rnn", 1.0)
+    result = root(layer)
+    assert np.all(result.success)
+    assert result.retries
