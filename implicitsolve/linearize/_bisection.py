@@ -17,7 +17,7 @@ from implicitsolve._arrays.namespace import eps, numpy_namespace
 from implicitsolve._record import LimitReached
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._norms import norm2
-from implicitsolve.linearize._coloring import full_rows, greedy_colors
+from implicitsolve.linearize._coloring import LEAST_FULL, full_rows, greedy_colors
 from implicitsolve.linearize._difference_steps import FARTHER
 from implicitsolve.structure._sparse import Sparse
 
@@ -150,8 +150,8 @@ def bisect(probe: Probe, only: HostArray) -> Entries:
     together. A row that stays as it was depends on the second half only; one that becomes, bit for bit, what it was
     with the whole group displaced, on the first only; for others the second halves are displaced too. Colors are
     limited: without order in the numbering a row that changes may depend on either of two groups, until a later round
-    shows. What remains in doubt at single columns are entries for which F is unknown (NaN). Rows that depend on nearly
-    everything, where few do, are full. BudgetSpentError is raised once the budget cannot suffice.
+    shows. What remains in doubt at single columns has no value (NaN). Rows that depend on all of many groups, where few
+    do, are full. BudgetSpentError is raised once the budget cannot suffice.
     """
     n = probe.size
     wanted = np.isin(np.arange(n), only)
@@ -164,7 +164,8 @@ def bisect(probe: Probe, only: HostArray) -> Entries:
     known = np.ones(rows.size, dtype=bool)
     full = NONE
     while True:
-        more = full_rows(np.bincount(rows, minlength=n)) if 4 * starts.size > n else full
+        counts, whole = np.bincount(rows, minlength=n), starts.size - 1
+        more = full_rows(np.where(counts == whole, n, counts)) if whole > LEAST_FULL else full
         if more.size:
             full = np.union1d(full, more)
             keep = ~np.isin(rows, more)

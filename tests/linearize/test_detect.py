@@ -308,3 +308,18 @@ def test_small_entries_between_full_columns_take_no_halving():
     found = ims.detect_structure(lambda x: diagonal * x + x**3 - W @ x - 1, np.zeros(n), budget=1000)
     assert found.structure is not None
     assert found.evaluations <= 350
+
+
+def test_a_mean_beside_full_columns_shows_by_few_groups():
+    """Its row was halved down to single columns: 575 evaluations, and more than are allowed for 50,000 unknowns."""
+    n = 1000
+    wave = np.cos(2 * np.pi * np.arange(n) / n)
+
+    def bordered(v):
+        u, (a, b, c) = v[:n], v[n:]
+        inner = np.roll(u, 1) - 2 * u + np.roll(u, -1) - 0.01 * (u**3 - a * u) + b * wave - c
+        return np.concatenate([inner, [u.mean() - 0.3, (u * wave).mean() - 0.2, a - 1 - 0.1 * u[0]]])
+
+    found = ims.detect_structure(bordered, np.concatenate([0.3 + 0.1 * wave, [1.0, 0.0, 0.0]]), budget=3000)
+    assert found.full_rows.tolist() == [n, n + 1]
+    assert found.evaluations <= 250
