@@ -210,7 +210,7 @@ class Progress:
         self.contractions = (self.contractions + 1) * (step <= 0.5 * self.step)
         self.falls = (self.falls + 1) * (norm < norm_before)
         self.left = self.ratio(norm, norm_before)
-        goes_on = step >= ADVANCE * self.step
+        goes_on = (step >= ADVANCE * self.step) & (norm < norm_before)
         self.begin, self.away = where(goes_on, self.begin, size), (self.away + 1) * goes_on
         self.last_gain = gain = self.ratio(step, larger(abs(norm_before - norm), LEAST_FALL * norm_before))
         self.gain = larger(gain, FADING * self.gain)

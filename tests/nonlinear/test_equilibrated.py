@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from benchmarks.benchmarks.problems import get
-from benchmarks.benchmarks.problems.scalable import wood_fours
+from benchmarks.benchmarks.problems.scalable import five_diagonal, wood_fours
 from implicitsolve import NonlinearStop, Problem, Status, root
 from implicitsolve.nonlinear._dense_newton import DenseNewton
 
@@ -66,6 +66,10 @@ def test_a_sparse_system_far_from_its_root_is_solved_with_equations_of_one_size(
         assert np.abs(wood_fours(result.x)).max() <= 1e-6
         assert result.retries[-1].method == METHOD.label  # J takes a few colors, not n differences
         assert result.counts.residuals <= 1200
+
+
+def test_longer_and_longer_steps_that_enlarge_the_residual_were_a_root_at_infinity():
+    assert root(five_diagonal, np.full(144, -20.0)).success
 
 
 def test_every_attempt_keeps_its_reason():
