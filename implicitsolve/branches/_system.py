@@ -173,11 +173,8 @@ class ExtendedSystem:
 
 def _entries(J: Any) -> SparseMatrix:
     """An assembled Jacobian (1, ...) as a sparse matrix."""
-    if isinstance(J, BlockBandedMatrix):
-        structure = J.structure
-        one = BlockBandedMatrix(J.blocks[0], lower=J.lower, upper=J.upper, periodic=structure.periodic)
-        return SparseMatrix.from_scipy(one.to_sparse("csc"))
-    return SparseMatrix(J.flat_data[0], J.structure)
+    is_banded = isinstance(J, BlockBandedMatrix)
+    return SparseMatrix.from_scipy(J.to_sparse("csc")) if is_banded else SparseMatrix(J.flat_data[0], J.structure)
 
 
 class BorderedPlan:
