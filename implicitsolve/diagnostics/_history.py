@@ -95,12 +95,13 @@ def read_histories(result: NonlinearResult, rows: Sequence[int]) -> list[History
                 start = History() if step.iteration == 0 else History([float(first[system % size])], [0])
                 attempts.append(start)
             attempts[-1].add(step, place)
-    chosen: list[History] = []
-    for row, attempts in zip(rows, known):
-        every = [attempt for each in attempts.values() for attempt in each]
-        same = [attempt for attempt in every if float(final[row]) in attempt.norms]
-        chosen.append((same or every or [History([float(first[row])], [0])])[-1])
-    return chosen
+    return [_choose(by_start, float(first[row]), float(final[row])) for row, by_start in zip(rows, known)]
+
+
+def _choose(attempts: dict[int, list[History]], first: float, final: float) -> History:
+    known = [attempt for each in attempts.values() for attempt in each]
+    same = [attempt for attempt in known if final in attempt.norms]
+    return (same or known or [History([first], [0])])[-1]
 
 
 def tabulate_norms(histories: Sequence[History], length: int, *, pad: bool = True) -> HostArray:

@@ -192,12 +192,7 @@ def _arrange(
         raise TypeError(f"{caller}: `params` must be a mapping of names to arrays, got {type(params).__name__}")
     given = {name: options[name] for name in BOUNDARIES if options.get(name) is not None}
     others = {name: value for name, value in options.items() if name not in given}
-    is_known = lengths is not None and not isinstance(lengths, Tracer)
-    extra = {"lengths": np.asarray(lengths)} if is_known else {}
-    weights, known = ({name: _stand_in(x) for name, x in part.items()} for part in (dict(params), given | others))
-    problem = _problem(adapter, weights, _stand_in(inputs), extra | known)  # raises what is wrong with the arguments
-    shape, is_single = tuple(ims.adapters.initial_guess(problem, "zeros").shape), not problem.batch_ndim
-    shape = (1, *shape) if is_single else shape
+    shape, is_single = _shape(adapter, params, inputs, lengths, given | others)
     fixed = {name: value if isinstance(value, str) else tuple(value) for name, value in others.items()}
     cell = _recurrence(adapter, params, fixed)
     lower, upper = cell.depths()
@@ -205,10 +200,22 @@ def _arrange(
     for name, value in given.items():
         value = jnp.asarray(value)
         form = lower if name in cell.before else upper, value.shape[-1]
-        each = value[:, None, :] if value.ndim == 2 and value.shape != form else value  # one of a depth of 1
+        each = value[:, None, :] if value.ndim == 2 and value.shape != form else value  # of a depth of 1
         sequences[name] = jnp.broadcast_to(each, (shape[0], *form))
     ends = jnp.full(shape[0], shape[1]) if lengths is None else jnp.asarray(lengths).reshape(shape[0])
     return (jax.tree.map(jnp.asarray, dict(params)), sequences, ends.astype(np.int32)), shape, fixed, is_single
+
+
+def _shape(
+    adapter: Callable[..., Problem], params: Any, inputs: Any, lengths: Any, options: Mapping[str, Any]
+) -> tuple[tuple[int, ...], bool]:
+    """Shape of the states of the batch, and whether it is one sequence; raises what is wrong with the arguments."""
+    is_known = lengths is not None and not isinstance(lengths, Tracer)
+    extra = {"lengths": np.asarray(lengths)} if is_known else {}
+    weights, others = ({name: _stand_in(x) for name, x in part.items()} for part in (dict(params), options))
+    problem = _problem(adapter, weights, _stand_in(inputs), extra | others)
+    shape = tuple(ims.adapters.initial_guess(problem, "zeros").shape)
+    return (shape if problem.batch_ndim else (1, *shape)), not problem.batch_ndim
 
 
 def _problem(adapter: Callable[..., Problem], weights: Any, inputs: Any, options: Any) -> Problem:

@@ -68,9 +68,10 @@ class Program(Derivative):
     """F(x, parameters) and its derivative by x."""
 
     def __init__(self, residual: Residual, x: HostArray, parameters: Mapping[str, HostArray]) -> None:
+        own: CallersArray = residual
         is_bound = isinstance(residual, Parametrized)
-        plain = traceable(residual.function if is_bound else residual)
-        bound = Parametrized(plain, residual.values, residual.form) if is_bound else None
+        plain = traceable(own.function if is_bound else residual)
+        bound = Parametrized(plain, own.values, own.form) if is_bound else None
         with budget(MOST_OPERATIONS):
             F = partial(_evaluate, lambda x, given: plain(x) if bound is None else bound.at(given)(x))
             self.flat: FlatProgram = FlatProgram(F, x, dict(parameters))
