@@ -32,7 +32,6 @@ from implicitsolve.status import Status
 
 LEAST_ETA = 1e-5  # smallest relative tolerance with float32 products
 LARGEST_ETA = 0.9  # of all forcing terms
-LEAST_KRYLOV = 20  # iterations of a step, however few evaluations are left for a system without progress
 CONVERGED, ITERATION_LIMIT = int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
 BREAKDOWN, NONFINITE = int(Status.BREAKDOWN), int(Status.NONFINITE)
 

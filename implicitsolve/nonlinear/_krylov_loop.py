@@ -18,7 +18,7 @@ from implicitsolve.krylov._recycling import RecyclingGMRES
 from implicitsolve.linearize._evaluator import NewSystems
 from implicitsolve.nonlinear._accuracy import NEAR, Lengths, next_length, plain_scales
 from implicitsolve.nonlinear._convergence import LINE_SEARCH_FAILED, NONFINITE, RUNNING
-from implicitsolve.nonlinear._direction import LARGEST_ETA, LEAST_KRYLOV, FixedMethod, LinearSolver, SinglePrecision
+from implicitsolve.nonlinear._direction import LARGEST_ETA, FixedMethod, LinearSolver, SinglePrecision
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import LoopState, SolveMemory
 from implicitsolve.operators import LinearOperator
@@ -101,7 +101,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         eta = self._forcing()
         A = J.astype(evaluator.xp.float32) if self.method.krylov_dtype and not is_complex(state.F) else J
         M = self._preconditioner(A)
-        limit = np.maximum(LEAST_KRYLOV, self.budget.rest(state.rows))
+        limit = np.maximum(1, self.budget.rest(state.rows))
         if state.lagged is not None:
             limit = np.minimum(limit, state.lagged.limit)
         outcome = state.linear.direction(A, state.F, state.norms, eta, M, limit)

@@ -19,7 +19,7 @@ from implicitsolve.krylov import KrylovMethod
 from implicitsolve.krylov._recycling import RecycledSpace, RecyclingGMRES
 from implicitsolve.linearize._difference_product import difference_product_of_one
 from implicitsolve.nonlinear._convergence import CONVERGED, LINE_SEARCH_FAILED, NONFINITE, RUNNING, SINGULAR
-from implicitsolve.nonlinear._direction import LARGEST_ETA, LEAST_KRYLOV, OneRecyclingGMRES
+from implicitsolve.nonlinear._direction import LARGEST_ETA, OneRecyclingGMRES
 from implicitsolve.nonlinear._krylov_loop import MAX_KRYLOV, KrylovLoop
 from implicitsolve.nonlinear._loop import WHOLE
 from implicitsolve.nonlinear._one_system import NO_STEP, OneSystem
@@ -101,7 +101,7 @@ class OneKrylovSystem(OneSystem):
         if self.J is None:
             self.J = self._products()
         self.eta = forcing_term(self.eta, measure, target, LARGEST_ETA)
-        limit = max(LEAST_KRYLOV, self.budget.rest_of_one())
+        limit = max(1, self.budget.rest_of_one())
         solved = self.linear.direction(self.J, self.F, self.norm, self.eta, limit)
         self.since -= int(self.linear.grew)  # a larger space may solve what this one could not
         return solved
