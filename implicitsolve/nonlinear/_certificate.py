@@ -42,12 +42,11 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
     solution.status[rows[is_lost]] = Status.STAGNATED  # far away F has hardly fallen
     rows, size, first = (part[~is_lost] for part in (rows, size, first))
     rows = rows[((solution.norm[rows] > 0) | (size / LARGER > first)) & (unknowns <= MOST_UNKNOWNS)]
-    problem = evaluator.problem
-    if not rows.size or problem.blocks is not None or problem.fixed_point or tally.is_spent():
+    if not rows.size or evaluator.problem.blocks is not None or evaluator.problem.fixed_point or tally.is_spent():
         return
-    part = evaluator.take(rows, x)
     try:
-        errors = tally.enforced(certified_errors, part, x[rows], solution.F[rows], solution.start[rows], limit)
+        points = x[rows], solution.F[rows], solution.start[rows]
+        errors = tally.enforced(certified_errors, evaluator.take(rows, x), *points, limit)
     except LimitReached:
         return
     is_right = errors <= max(LIMITED, limit)
@@ -57,7 +56,8 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
 
 def _is_ignored(evaluator: Evaluator, solution: Solution, rows: Indices) -> HostArray:
     """Where most equations have hardly changed since x0, beside one that is far larger: they have stagnated."""
-    x, F, moved = solution.x[rows], solution.F[rows], solution.iterations[rows] > 0
+    x, F = solution.x[rows], solution.F[rows]
+    moved = norm_max(x - solution.start[rows]) > FADED * norm_max(x)  # from nearer, F need not have fallen so far
     change = np.abs(F) / np.abs(F if solution.first_F is None else solution.first_F[rows])
     ignored = (change > FADED) & (change <= LARGER) & moved[:, None] & (solution.first_F is not None)
     doubtful = 2 * np.count_nonzero(ignored, axis=1) > x.shape[1]

@@ -13,7 +13,7 @@ from implicitsolve._record import LimitReached
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.globalize._rules import NEW_BEST, PATIENCE, has_diverged, has_halved, is_still
-from implicitsolve.kernels._norms import Norms
+from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.linearize._evaluator import Evaluator, NewSystems
 from implicitsolve.nonlinear._accuracy import BatchProgress, is_below_range
 from implicitsolve.nonlinear._batch_record import BatchRecord
@@ -177,7 +177,9 @@ class IterationLoop(BatchRecord[State]):
         sizes = measured.two(1)
         if self.truth is None and stop.judges_x:
             is_held = is_held | is_below_range(norms, sizes, self.unit, self.smallest)
-        has_failed = (norms == 0) & (solution.status[rows] > CONVERGED)  # F = 0 where another attempt is to begin
+        has_failed = (norms == 0) & (solution.status[rows] > CONVERGED)
+        if has_failed.any():  # F = 0 where another attempt is to begin, farther away
+            has_failed &= sizes > norm2(gather(solution.start, rows))
         status[has_failed] = AT_INFINITY
         self._note_converged(status, (norms == 0) & ~has_failed, measure, x, is_held & ~has_failed)
         if self.scheduler is not None:

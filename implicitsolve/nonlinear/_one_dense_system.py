@@ -107,8 +107,7 @@ class OneDenseSystem(OneInvertedSystem):
 
     def _note_direction(self, length: float) -> None:
         """Note the length of Newton's step at x, relative to x."""
-        before = self.progress.size
-        self.progress.direction = length / before if before > 0 and not self.is_singular else math.inf
+        self.progress.direction = math.inf if self.is_singular else self.progress.ratio(length, self.progress.size)
 
     def _trial(self) -> tuple[HostArray, float, float, HostArray | None]:
         """The step within the trust region, its length and Newton's, and F + J s unless it is Newton's."""

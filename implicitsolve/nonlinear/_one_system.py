@@ -84,8 +84,8 @@ class OneSystem(OneConvergence):
         self.status = RUNNING if math.isfinite(self.norm) else NONFINITE
         if self.status == RUNNING and self.last <= self.iteration:
             self.status = ITERATION_LIMIT
-        self.progress.doubted = self.norm == 0 and int(solution.status[0]) > CONVERGED
-        if self.progress.doubted:  # an attempt has failed, and F = 0 where this one is to begin
+        self.progress.doubted = self.norm == 0 and int(solution.status[0]) > CONVERGED and self._has_grown()
+        if self.progress.doubted:  # an attempt has failed, and F = 0 where this one is to begin, farther away
             self.status = AT_INFINITY
         self._mark_converged(None)
 

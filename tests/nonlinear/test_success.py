@@ -113,6 +113,15 @@ def test_all_equations_but_one_were_ignored(method):
     assert not result.success or np.abs(result.fun).max() <= 1e-6
 
 
+@pytest.mark.parametrize("part", [1e-12, 1e-9, 1e-7, 1e-5])
+def test_equations_need_not_fall_far_from_a_near_start(part):
+    rng = np.random.default_rng(2)
+    x = rng.uniform(1, 2, 60)
+    b = 3 * x - np.roll(x, 1) + x**3
+    x0 = x * (1 + part * rng.uniform(-1, 1, 60))
+    assert root(lambda x: 3 * x - np.roll(x, 1) + x**3 - b, x0, method="newton-krylov").success
+
+
 def test_a_unit_of_an_unknown_far_beyond_the_others_hid_its_error():
     """Columns of J from exp(300) to exp(1): an unknown of size 2 was accurate to 10^88."""
     A = np.random.default_rng(1).standard_normal((4, 4)) + 2 * np.eye(4)
