@@ -117,7 +117,6 @@ def test_transformations_compose():
     slope = jax.grad(lambda a: imj.root(squares, jnp.ones(()), a, **EXACT).x)
     expected = 0.5 / jnp.sqrt(a)
     for compose in (
-        jax.vmap(jax.vmap(slope)),
         jax.jit(jax.vmap(jax.vmap(slope, in_axes=0), in_axes=1, out_axes=1)),
         jax.vmap(jax.jit(jax.vmap(slope))),
     ):
