@@ -110,9 +110,9 @@ def _stuck(case: Case) -> Cause:
     if limited:
         return Cause("linear", f"{what}. {limited.what}", limited.advice)
     wrong = ", or J may not be the derivative of F" if case.has_products else ""
-    found = "x may be a minimum of ||F|| that is no root, as beyond a fold; F may have a kink or the edge of its domain"
+    found = "x may be a minimum of ||F|| that is not a root, as beyond a fold; F may have a kink or the edge of its "
     advice = f"{CHECK} {ELSEWHERE}"
-    return Cause("stuck", f"{what}, along any direction that was tried. {found} just beyond x{wrong}.", advice)
+    return Cause("stuck", f"{what}, along any direction that was tried. {found}domain just beyond x{wrong}.", advice)
 
 
 def _divergence(case: Case) -> Cause:
@@ -138,9 +138,9 @@ def _linear_solve(case: Case) -> Cause:
 
 
 def _singular(case: Case) -> Cause:
-    what = f"J was singular to working precision on the way, to step {case.history.steps}: a minimum of ||F|| that is"
+    what = f"J was singular to working precision on the way, to step {case.history.steps}: a minimum of ||F|| that is "
     advice = f"Start elsewhere, or remove what is undetermined. {CHECK}"
-    return Cause("singular", f"{what} no root, or an unknown without equation. norm(F) is {case.aim}.", advice)
+    return Cause("singular", f"{what}not a root, or an unknown without equation. norm(F) is {case.aim}.", advice)
 
 
 def _rounding(case: Case) -> Cause | None:
@@ -272,6 +272,10 @@ def find_linear_cause(
     if status == Status.FORWARD_NOT_CONVERGED:
         what = "The linear system was solved, but x is not a solution, so this is not a derivative of the solution."
         return what, "Converge the forward solve first: explain() of its result describes why it failed."
+    if status == Status.INACCURATE:
+        what = "The linear system was solved, but J is not that of F: differences of F contradict it."
+        more = "for a J from differences `x_scale`, or `jvp` and `vjp`"
+        return what, f"implicitsolve.testing.check_derivatives, a wider structure; {more}."
     if status == Status.ITERATION_LIMIT:
         more = "LinearStop(max_iterations=...) or a larger `restart` of the method"
         return reached, f"`M`, a preconditioner, then {more}.{transposed}"
