@@ -268,7 +268,7 @@ class BatchProgress(Progress, SystemArrays):
     has_any: ClassVar[Any] = staticmethod(np.any)
 
     @classmethod
-    def start(cls, sizes: HostArray) -> BatchProgress:
+    def at(cls, sizes: HostArray) -> BatchProgress:
         """The progress of systems at their x0, of these sizes."""
         values = vars(Progress()) | {"size": sizes}
         return cls(*(np.full(sizes.shape, value) for value in values.values()))

@@ -199,7 +199,7 @@ class IterationLoop(BatchRecord[State]):
             limit,
             iterations,
             status,
-            BatchProgress.start(sizes),
+            BatchProgress.at(sizes),
             norms.copy(),
         )
         return self._extend(state, J)
