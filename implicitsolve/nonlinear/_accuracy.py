@@ -11,11 +11,11 @@ by the gains of the last steps, ||s|| over the change of ||F||: it is at most th
 1 / (1 - q) where every step leaves the part q of ||F||. An inexact step that leaves a weak direction alone
 is short, and those before it were not.
 
-Some x are not accurate, however small the prediction. A step that has changed an unknown by more than half of it shows
-little of where it has led to, and is not the last one. After a step that has enlarged ||F||, two have to reduce it.
-Where x is 10^3 times as large as x0 and the first step, two steps in succession have to be at most half as long as the
-one before: F may vanish at infinity alone. Steps that lead away without becoming shorter are no approach to a root.
-Where an unknown has moved by more than its own size, F has to change from x to (1 + t) x as J of x0 predicts.
+Some x are not accurate, however small the prediction. J may be another at the end of a long step, and the estimate
+grows with the fourth power of its length beyond 1 % of an unknown. After a step that has enlarged ||F||, two have to
+reduce it. Where x is 10^3 times as large as x0 and the first step, two steps in succession have to be at most half as
+long as the one before: F may vanish at infinity alone. Steps that lead away without becoming shorter are no approach to
+a root. Where an unknown has moved by more than its own size, F has to change from x to (1 + t) x as J of x0 predicts.
 
 A rule is written once, for numbers (`Progress`) and for the systems of a batch (`BatchProgress`).
 
@@ -45,8 +45,7 @@ PART_AWAY = 0.1  # part of ||F(x0)|| that is left at most where x runs away
 LOST = 20  # ... from which on a solve ends, once ||F|| has fallen by all digits and ||x|| has doubled
 DIGITS = 16  # units of rounding of ||F(x0)|| that are left of it then
 FAR = 1e3  # times x0 and the first step: beyond it x is accurate after two contractions in succession
-HALF = 0.5  # of the size of an unknown: a longer step is not the last one,
-EXACT = 64  # ... but where as many units of rounding are left
+LONG, CURVED = 0.01, 4  # of the size of an unknown: beyond it the error grows with that power of the step's length
 FARTHEST = 1e6  # times ||x||: a step that is longer tells nothing of J where it leads
 NEAR = 1e-5  # relative error, as predicted by the contraction of F, up to which the correction is computed
 FALLEN = 0.5  # part of ||F|| left by a step, above which no correction below that of this contraction is believed
@@ -231,9 +230,8 @@ class Progress:
         is_visible = (self.size <= FAR * self.reference) | (self.contractions >= 2)
         is_visible = is_visible & ((before == 0) | (before * FARTHEST >= step))
         is_known = is_visible & (self.falls >= 2) & (self.left <= 1 - LEAST_FALL) & (correction < step)
-        is_exact = (correction <= EXACT * unit * scale) & (self.step <= FAR * self.size)
-        is_known = is_known & ((step <= HALF * scale) | is_exact)
         remaining = correction * self.ratio(step, step - correction)  # ||c|| / (1 - theta)
+        remaining = remaining * larger(1.0, self.ratio(step, LONG * scale)) ** CURVED
         self.error = where(is_known, self.ratio(remaining, scale) + unit, math.inf)
         length = where(correction < math.inf, larger(correction, step), step)
         self.direction = where(is_visible, self.ratio(length, scale), math.inf)

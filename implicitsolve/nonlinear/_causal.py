@@ -11,6 +11,7 @@ from implicitsolve._arrays.namespace import array_namespace, eps
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.kernels._norms import Norms, norm2
+from implicitsolve.nonlinear._accuracy import LONG, Lengths
 from implicitsolve.nonlinear._convergence import NONFINITE, RUNNING, STAGNATED
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import LoopState, NonlinearMethod, Solution, SolveContext
@@ -63,6 +64,10 @@ class _SubstitutionLoop(IterationLoop[LoopState]):
         state.status[:] = np.where(np.isfinite(state.norms), STAGNATED, NONFINITE)
         self._mark_converged(step)
         return {"step_length": np.ones(state.rows.size)}
+
+    def _prediction(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
+        correction, steps, before, sizes = super()._prediction(moved, steps, before, sizes)
+        return correction, np.minimum(steps, LONG * sizes), before, sizes  # no J that a long step could have changed
 
 
 NOISE = 64.0  # units in the last place of G(x): smaller elements of F are rounding errors, which a scan would amplify

@@ -130,10 +130,10 @@ class History:
         self.dF[:, :used, :], self.dg[:, :used, :] = old
 
     def take(self, rows: Indices) -> History:
-        part, room = copy.copy(self), empty_vectors(self.dF, 2, rows.size, self.dF.shape[1])
+        part, room = copy.copy(self), _pair(self.dF, rows.size, self.dF.shape[1])
         for new, old in zip(room, (self.dF, self.dg)):
             new[:, : self.columns, :] = gather(old[:, : self.columns, :], rows)
-        part.dF, part.dg = room[0], room[1]
+        part.dF, part.dg = room
         part.held, part.gram, part.onto_F = self.held[rows], self.gram[rows], self.onto_F[rows]
         part.exponent = self.exponent[rows]
         return part

@@ -105,7 +105,7 @@ def test_a_plateau_of_a_linear_problem_is_no_reason_to_forget():
     b = np.eye(n)[0]
     result = root(Problem(lambda x: J @ x - b, fixed_point=True), np.zeros(n), method=Anderson())
     assert result.success
-    assert result.iterations <= n + 1
+    assert result.iterations <= n + 2  # after a step as long as x one more confirms it
 
 
 def test_it_needs_fewer_residuals_than_picard_and_converges_where_that_does_not():

@@ -84,12 +84,18 @@ def clipped(x):
     return np.linspace(1, 3, x.size) * x + np.exp(np.clip(x, -30, 30)) - 5
 
 
+def brown(x):
+    return np.append(x[:-1] + x.sum() - x.size - 1, x.prod() - 1)
+
+
 KINKS = {  # ... of J by 10^7 on the way, where the last step led across it
     "one": (lambda x: 6e-3 * x + 1e5 * np.maximum(x, 0) + 0.012, [46.0]),
     "three": (lambda x: 6e-3 * x + 1e5 * np.maximum(x, 0) + 0.012, [46.0, 30.0, 20.0]),
     "coupled": (lambda x: 6e-3 * x + 1e5 * np.maximum(x, 0) + 0.012 + 1e-4 * np.roll(x, 1), [46.0, 30.0, 20.0]),
     "clipped": (clipped, np.full(28, 150.0)),  # the first step goes to 10^12
-    "product": (lambda x: np.append(x[:-1] + x.sum() - 17, x.prod() - 1), np.full(16, 5.0)),  # Brown's; J changes, too
+    "product": (brown, np.full(16, 5.0)),  # J changes, too
+    "product from nearer": (brown, np.full(16, 1.5)),
+    "product from below": (brown, np.full(16, -5.0)),
 }
 
 

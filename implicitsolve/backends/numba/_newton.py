@@ -18,7 +18,6 @@ from implicitsolve.backends.numba._jit import share
 from implicitsolve.backends.numba._residual import Residual
 from implicitsolve.globalize._rules import slowest_rate
 from implicitsolve.linearize._difference_steps import floor_length, relative_length
-from implicitsolve.nonlinear._accuracy import EXACT
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.problem import Problem
@@ -166,7 +165,7 @@ class _Solver:
         xtol = 0.0 if stop.judges_F else stop.error_limit(precision)
         rates = relative_length(precision, T), floor_length(precision), slowest_rate(k * min(m, T))
         measured = np.empty(len(self.x), dtype)
-        settings = self.sides, bands.lower, (float(atol), rtol, xtol, EXACT * precision, *rates), limit
+        settings = self.sides, bands.lower, (float(atol), rtol, xtol, *rates), limit
 
         def run(part: slice) -> None:
             work = _newton_lanes.workspace(T, k, bands.lower, bands.upper, self.p.shape[1], dtype)

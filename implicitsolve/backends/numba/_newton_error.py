@@ -10,14 +10,14 @@ from implicitsolve.backends.numba import _newton_steps as steps
 from implicitsolve.backends.numba._jit import apart, inner
 from implicitsolve.backends.numba._lanes import bits, select
 from implicitsolve.backends.numba._newton_steps import divide, evaluate, invert
-from implicitsolve.nonlinear._accuracy import CONFIRMED, FALLEN, HALF, MODEL, NEAR
+from implicitsolve.nonlinear._accuracy import CONFIRMED, CURVED, FALLEN, LONG, MODEL, NEAR
 
 X, F, TRIAL, TRIAL_F = steps.X, steps.F, steps.TRIAL, steps.TRIAL_F
 STEP, SCRATCH, ARGUMENT, REFERENCE = steps.STEP, steps.SCRATCH, steps.ARGUMENT, steps.REFERENCE
 
 
 @inner
-def error_of(V, factors, rate, exact, running):
+def error_of(V, factors, rate, running):
     """Estimated error at the trial point, relative to it, after a step that left `rate` of ||F||.
 
     As `implicitsolve.nonlinear._accuracy` has it: by the contraction of F, and near a root by the correction that the
@@ -40,8 +40,8 @@ def error_of(V, factors, rate, exact, running):
             v = abs(V[SCRATCH, i]) / V[ARGUMENT, i % k]
             length = select(v > length, v, length)
         correction = select(is_near, length, correction)
-    is_known = (correction < step) & ((step <= HALF) | (correction <= exact))  # no long step is the last one
-    return select(is_known, correction / (1 - correction / step), rate * 0 + np.inf)
+    curved = select(step > LONG, (step / LONG) ** CURVED, rate * 0 + 1)
+    return select(correction < step, curved * correction / (1 - correction / step), rate * 0 + np.inf)
 
 
 @inner

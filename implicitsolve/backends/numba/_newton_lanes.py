@@ -105,7 +105,7 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
     V, J, pivots = lanes(view(work[0])), lanes(view(work[2])), lanes(view(work[3]))
     scales, S = lanes(lengths), lanes(state)
     factors = J, pivots, view(work[8]), lower
-    atol, rtol, xtol, exact, relative, least, slowest = tolerances
+    atol, rtol, xtol, relative, least, slowest = tolerances
     user = shape, given
     outputs = x, F_out, status, norms, counts
     waiting, idle = ZERO, ALL
@@ -135,7 +135,7 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
                 running, singular = steps.learn(V, scales, relative, running)
                 _finish(outputs, numbers, state, who, singular, RUNNING)
                 idle |= singular
-            good, fast = _step(call, user, numbers, V, S, factors, updates, running, slowest, exact)
+            good, fast = _step(call, user, numbers, V, S, factors, updates, running, slowest)
             rejected = running & ~good
             if updates == 0 and rejected != 0:
                 taken = steps.backtrack(call, user, numbers, V, S, factors, rejected)
@@ -191,7 +191,7 @@ def _begin(call, user, numbers, V, S, new, atol, rtol):
 
 
 @inner
-def _step(call, user, numbers, V, S, factors, updates, running, slowest, exact):
+def _step(call, user, numbers, V, S, factors, updates, running, slowest):
     """Try the step in the running lanes; return where it reduces ||F|| and was taken, and which are not slow yet."""
     apart()
     N, excess = V.shape[1], V[STEP, 0] * 0
@@ -213,7 +213,7 @@ def _step(call, user, numbers, V, S, factors, updates, running, slowest, exact):
     S[RATE] = rate
     S[WAY] += steps.measure(V, STEP, S[UNIT])[0]
     S[EVALUATIONS] = select(mask_of(running), S[EVALUATIONS] + 1, S[EVALUATIONS])
-    S[ERROR] = select(is_good, error_of(V, factors, rate, exact, running), S[ERROR])
+    S[ERROR] = select(is_good, error_of(V, factors, rate, running), S[ERROR])
     steps.accept(V, S, is_good, largest, norm)
     return bits(is_good), bits(fast)
 
