@@ -52,7 +52,7 @@ def test_nothing_changes_after_construction(cls):
 
 
 # Those that hold a state, beside loops'.
-CHANGE = {"Pool", "Progress", "Record", "SearchResult", "Solution", "SolveMemory", "Task", "Trial"}
+CHANGE = {"Equation", "Pool", "Progress", "Record", "SearchResult", "Solution", "SolveMemory", "Task", "Trial"}
 
 
 def test_other_dataclasses_do_not_change_either():

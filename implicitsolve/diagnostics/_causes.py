@@ -244,10 +244,10 @@ def _suspicion(case: Case) -> Cause | None:
     history, spent = case.history, case.history.part("krylov_iterations")
     if history.kind in ("krylov", "block"):
         last = history.part("step_length")[-4:]
-        is_short = last.size == 4 and np.median(last) <= SHORT and last[-1] < 1 and case.reduction < NEAR
+        short = np.count_nonzero((last > 0) & (last < 1))
         found = _linear_convergence(case)
-        if found is None and is_short:
-            what = f"The line search shortened the last steps (median {np.median(last):.2g}), though norm(F) was small."
+        if found is None and short >= 2 and case.reduction < NEAR:
+            what = f"The line search shortened {short} of the last four steps, though norm(F) was small."
             return Cause("short", what, f"J may be wrong, or F have a kink at x. {CHECK}")
         if found is None and spent.size and np.nanmax(spent, initial=0) > MANY:
             what = f"Step {int(np.nanargmax(spent)) + 1} took {np.nanmax(spent):.0f} Krylov iterations."
