@@ -232,7 +232,6 @@ class Progress:
         is_known = is_visible & (self.falls >= 2) & (self.left <= 1 - LEAST_FALL) & (correction < step)
         growth = larger(1.0, self.ratio(step, LONG * scale)) ** CURVED
         remaining = growth * correction * self.ratio(step, step - correction)  # ||c|| / (1 - theta)
-        is_known = is_known & ((growth <= 1) | (remaining <= unit**0.5 * scale))  # else it is no estimate at all
         self.error = where(is_known, self.ratio(remaining, scale) + unit, math.inf)
         length = where(correction < math.inf, larger(correction, step), step)
         self.direction = where(is_visible, self.ratio(length, scale), math.inf)

@@ -14,6 +14,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import Norms, norm2, norm_max
 from implicitsolve.nonlinear._accuracy import (
     LIMITED,
+    LONG,
     LOST,
     NEAR,
     NEGLIGIBLE,
@@ -126,7 +127,7 @@ class OneConvergence:
         progress.note_step(step, size, self.norm, self.previous_norm)
         size = max(size, NEGLIGIBLE * progress.reference)
         progress.note_correction(*self._prediction(moved, step, before, size), self.unit)
-        if not self.judges_F and 0 < progress.error < math.inf:
+        if not self.judges_F and 0 < progress.error < math.inf and step <= LONG * size:
             self.target = self.solution.target = self.measure * (self.xtol / progress.error)
 
     def _prediction(self, moved: HostArray, step: float, before: float, size: float) -> Lengths:
@@ -251,7 +252,8 @@ class BatchConvergence:
         if self.stop.judges_x and not self.stop.judges_F:
             with np.errstate(all="ignore"):
                 aims = state.measure * (self.xtol / progress.error)
-            state.target = np.where(np.isfinite(aims) & (aims > 0), aims, state.target)
+            is_known = np.isfinite(aims) & (aims > 0) & (steps <= LONG * sizes)
+            state.target = np.where(is_known, aims, state.target)
         return steps
 
     def _prediction(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
