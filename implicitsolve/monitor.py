@@ -122,6 +122,11 @@ def log_to(logger: logging.Logger, level: int = logging.INFO) -> Monitor:
     level : int, optional
         Level of the messages. Default ``logging.INFO``.
 
+    Returns
+    -------
+    Monitor
+        For the argument `monitor` of `root`.
+
     Examples
     --------
     >>> import logging
@@ -289,6 +294,11 @@ def combine(*monitors: Callable[[NewtonStep, Array, Array], Any]) -> Monitor:
     ----------
     *monitors : callable
         Monitors; each is called with the same copies of x and F.
+
+    Returns
+    -------
+    Monitor
+        For the argument `monitor` of `root`.
 
     Examples
     --------

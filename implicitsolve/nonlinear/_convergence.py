@@ -46,6 +46,7 @@ class OneConvergence:
     """What `OneSystem` decides after each step."""
 
     RUNS_AWAY: ClassVar[bool] = True  # whether steps that do not become shorter mean a root at infinity
+    is_retry: bool  # whether attempts before have failed
     progress: Progress
     stop: NonlinearStop
     judges_x: bool  # whether the error of x decides,
@@ -133,6 +134,7 @@ class OneConvergence:
     def _prediction(self, moved: HostArray, step: float, before: float, size: float) -> Lengths:
         """The lengths of the correction at x, of the step there, and of x before and after it."""
         gain = self.progress.gain if self.judges_x else self.progress.last_gain
+        gain = math.inf if self.is_retry and self.progress.steps < 2 else gain  # begun anywhere, by one inexact step
         error = gain * self.norm
         correction = next_length(error, step) if error < math.inf else math.inf
         reference = self._note_first(moved)
@@ -183,6 +185,7 @@ class BatchConvergence:
     """What `IterationLoop` decides after each step."""
 
     RUNS_AWAY: ClassVar[bool] = True  # whether steps that do not become shorter mean a root at infinity
+    is_retry: bool  # whether attempts before have failed
     state: Any
     stop: NonlinearStop
     solution: Any
@@ -261,6 +264,7 @@ class BatchConvergence:
         with np.errstate(all="ignore"):
             progress = self.state.progress
             gain = progress.gain if self.stop.judges_x else progress.last_gain
+            gain = np.where(self.is_retry & (progress.steps < 2), np.inf, gain)  # begun anywhere, by one inexact step
             return next_length(gain * self.state.norms, steps), steps, before, sizes
 
     def _note_first(self, moved: Array) -> None:

@@ -106,12 +106,14 @@ class ImplicitRNN(_Recurrent):
 
     Parameters
     ----------
-    d, k, **options
-        As in `ImplicitGRU`.
+    d, k : int
+        Inputs and states of one position.
     lower, upper : int, optional
         Number of neighbours before and after each position. Default 1.
     activation : {"tanh", "logistic", "relu"}, optional
         Default "tanh".
+    **options
+        As in `ImplicitGRU`.
 
     Notes
     -----
@@ -145,10 +147,12 @@ class StencilGRU(_Recurrent):
 
     Parameters
     ----------
-    d, k, **options
-        As in `ImplicitGRU`.
+    d, k : int
+        Inputs and states of one position.
     offsets : sequence of int, optional
         Of the neighbours of a position, not 0. Default (-1, 1).
+    **options
+        As in `ImplicitGRU`.
 
     Notes
     -----

@@ -13,6 +13,7 @@ import implicitsolve as ims
 from benchmarks.accuracy import hard
 from benchmarks.accuracy.solvers import solver
 from benchmarks.accuracy.systems import systems
+from benchmarks.benchmarks.problems.scalable import tridiagonal
 from implicitsolve import NonlinearStop, Problem, Status, root
 from tests.helpers.equilibria import SYSTEMS, equilibrium
 
@@ -117,6 +118,12 @@ def test_all_equations_but_one_were_ignored(method):
     """The last one is a product of 40 numbers, 10^27 at first, so that no Krylov step reduced the others."""
     result = root(lambda x: np.append(x[:-1] + x.sum() - 41, x.prod() - 1), np.full(40, 5.0), method=method)
     assert not result.success or np.abs(result.fun).max() <= 1e-6
+
+
+def test_one_inexact_step_of_a_retry_was_a_success():
+    """Where F was 1, by a step that had led there from 626."""
+    result = root(tridiagonal, np.full(36, 1200.0))
+    assert not result.success or np.abs(result.fun).max() <= 1e-3
 
 
 @pytest.mark.parametrize("part", [1e-12, 1e-9, 1e-7, 1e-5])
