@@ -12,7 +12,7 @@ from implicitsolve._typing import HostArray, Indices
 from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._accuracy import FADED, LIMITED, agrees, is_far_from, plain_scales, scales, units_of
+from implicitsolve.nonlinear._accuracy import FADED, FALLEN, LIMITED, agrees, is_far_from, plain_scales, scales, units_of
 from implicitsolve.nonlinear._state import Solution, is_rounding
 from implicitsolve.status import Status
 from implicitsolve.structure import BlockBanded
@@ -59,7 +59,7 @@ def _is_ignored(evaluator: Evaluator, solution: Solution, rows: Indices) -> Host
     x, F = solution.x[rows], solution.F[rows]
     moved = norm_max(x - solution.start[rows]) > FADED * norm_max(x)  # from nearer, F need not have fallen so far
     change = np.abs(F) / np.abs(F if solution.first_F is None else solution.first_F[rows])
-    ignored = (change > FADED) & (change <= LARGER) & moved[:, None] & (solution.first_F is not None)
+    ignored = (change > FALLEN) & (change <= LARGER) & moved[:, None] & (solution.first_F is not None)
     doubtful = 2 * np.count_nonzero(ignored, axis=1) > x.shape[1]
     if doubtful.any():
         doubtful &= ~is_rounding(evaluator.take(rows, solution.x), x, F, SLIGHT, ignored)

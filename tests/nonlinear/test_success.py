@@ -126,6 +126,17 @@ def test_one_inexact_step_of_a_retry_was_a_success():
     assert not result.success or np.abs(result.fun).max() <= 1e-3
 
 
+@pytest.mark.parametrize("scale", [1, 2, 4])
+def test_equations_that_fall_little_in_single_precision_were_called_ignored(scale):
+    params = ims.adapters.gru_parameters(8, 8, rng=np.random.default_rng(1))
+    params = {name: (v * (scale if name[0] == "U" else 1)).astype(np.float32) for name, v in params.items()}
+    inputs = np.random.default_rng(0).standard_normal((16, 48, 8)).astype(np.float32)
+    for method in ("auto", "anderson"):
+        result = root(ims.adapters.implicit_gru(params, inputs), method=method)
+        assert result.success.all()
+        assert not result.retries
+
+
 @pytest.mark.parametrize("part", [1e-12, 1e-9, 1e-7, 1e-5])
 def test_equations_need_not_fall_far_from_a_near_start(part):
     rng = np.random.default_rng(2)

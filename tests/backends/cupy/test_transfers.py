@@ -62,7 +62,7 @@ def test_root(layer, counted, xp, method):
     steps = len(result.steps)  # and the start
     if method == "newton-krylov":
         products = sum(step.krylov_iterations.max() for step in result.steps if step.iteration)
-        assert reads <= products + steps + 1
+        assert reads <= products + steps + 3  # two show that F is rounding error
     elif method in ("auto", "anderson", "picard"):
         assert reads <= steps + 1  # the last one looks for what is not finite
     else:
