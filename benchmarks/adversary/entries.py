@@ -171,12 +171,14 @@ def signals(rng: np.random.Generator) -> int:
     before = signal.signal(signal.SIGALRM, handler)
     raised = False
     try:
-        signal.setitimer(signal.ITIMER_REAL, 10.0 ** rng.uniform(-4, -1.5))
-        ims.root(system.residual, system.x0.copy(), method=chosen)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 10.0 ** rng.uniform(-4, -1.5))
+            ims.root(system.residual, system.x0.copy(), method=chosen)
+        finally:  # where the signal may come, too
+            signal.setitimer(signal.ITIMER_REAL, 0)
     except Interruption:
         raised = True
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert raised == bool(fired[0]), f"the exception of a signal was swallowed: {system.kind} by {chosen}"
     again = ims.root(system.residual, system.x0.copy(), method=chosen)
