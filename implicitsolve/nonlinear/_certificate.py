@@ -12,7 +12,16 @@ from implicitsolve._typing import HostArray, Indices
 from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._accuracy import FADED, FALLEN, LIMITED, agrees, is_far_from, plain_scales, scales, units_of
+from implicitsolve.nonlinear._accuracy import (
+    FADED,
+    FALLEN,
+    LIMITED,
+    agrees,
+    is_far_from,
+    plain_scales,
+    scales,
+    units_of,
+)
 from implicitsolve.nonlinear._state import Solution, is_rounding
 from implicitsolve.status import Status
 from implicitsolve.structure import BlockBanded
