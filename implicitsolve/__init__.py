@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from implicitsolve import monitor
@@ -132,7 +133,7 @@ __all__ = [
     "testing",
     "trace",
 ]
-__dir__ = [*__all__, "__version__"].copy
+__dir__: Callable[[], list[str]] = [*__all__, "__version__"].copy
 
 
 # Loaded on first use: what most solves do without, and the packages around the core, which imports none of them.

@@ -16,7 +16,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.stopping import check_flag, check_limit
 
 __all__ = ["Monitor", "ProgressBar", "Trace", "collect", "combine", "log_to", "progress_bar", "silent", "table"]
-__dir__ = __all__.copy
+__dir__: Callable[[], list[str]] = __all__.copy
 
 
 WIDTH, COLUMNS = 20, 99  # of a bar, and of its line
@@ -279,8 +279,7 @@ def progress_bar(stream: TextIO | None = None, *, label: str = "solve") -> Progr
     >>> bar = ims.monitor.progress_bar(sys.stdout)
     >>> result = ims.root(lambda x: x**2 - 2, 1.0, method="newton-krylov", monitor=bar)
     solve [....................]   0 %  step 0, norm 1, target 1.5e-08
-    solve [##..................]  12 %  step 1, norm 0.25, target 3.4e-08, about 8 steps left
-    solve [#######.............]  35 %  step 2, norm 0.0069, target 6.5e-08, about 4 steps left
+    solve [#####...............]  27 %  step 2, norm 0.0069, target 1.5e-08, about 6 steps left
     solve [##############......]  74 %  step 3, norm 6e-06, target 6e-08, about 2 steps left
     solve [####################] 100 %  step 4, norm ..., target 6e-08
     """

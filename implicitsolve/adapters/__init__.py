@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from implicitsolve.adapters._approximate import (
     ApproximateFixedPoint,
     ApproximateGradients,
@@ -54,4 +56,4 @@ __all__ = [
     "stencil_gru_parameters",
     "well_posedness",
 ]
-__dir__ = __all__.copy
+__dir__: Callable[[], list[str]] = __all__.copy

@@ -1,5 +1,7 @@
 """Why a solve failed, or is slow: explanations, a page for the browser, plots, spectra, condition numbers."""
 
+from collections.abc import Callable
+
 from implicitsolve.diagnostics._explain import Explanation, Finding, explain
 from implicitsolve.diagnostics._plots import plot_convergence, plot_jacobian, plot_spectrum, plot_structure
 from implicitsolve.diagnostics._report import report
@@ -22,4 +24,4 @@ __all__ = [
     "report",
     "spectrum",
 ]
-__dir__ = __all__.copy
+__dir__: Callable[[], list[str]] = __all__.copy

@@ -1,5 +1,7 @@
 """Drivers of many solves: races between starts, streams, batches on several workers, checkpoints."""
 
+from collections.abc import Callable
+
 from implicitsolve.drivers._batch import BatchResult, LostChunk, solve_batch
 from implicitsolve.drivers._checkpoint import checkpointed
 from implicitsolve.drivers._gradients import StreamGradients, stream_gradients
@@ -19,4 +21,4 @@ __all__ = [
     "solve_stream",
     "stream_gradients",
 ]
-__dir__ = __all__.copy
+__dir__: Callable[[], list[str]] = __all__.copy

@@ -6,6 +6,7 @@ The solver runs on the host; residuals and Jacobian products run where JAX runs 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 
 from implicitsolve.errors import BackendUnavailable
 
@@ -16,4 +17,4 @@ from implicitsolve.jax._layer import approximate_fixed_point, layer
 from implicitsolve.jax._root import RootResult, root
 
 __all__ = ["RootResult", "approximate_fixed_point", "layer", "root"]
-__dir__ = __all__.copy
+__dir__: Callable[[], list[str]] = __all__.copy

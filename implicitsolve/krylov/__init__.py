@@ -1,5 +1,7 @@
 """Krylov methods: (A, b, M, stop) -> solution, for each system of a batch."""
 
+from collections.abc import Callable
+
 from implicitsolve.krylov._base import KrylovMethod, KrylovOutcome, LinearMethod, TruncatedInverse
 from implicitsolve.krylov._bicgstab import BiCGSTAB
 from implicitsolve.krylov._gmres import GMRES, LGMRES
@@ -15,4 +17,4 @@ __all__ = [
     "ScipyKrylov",
     "TruncatedInverse",
 ]
-__dir__ = __all__.copy
+__dir__: Callable[[], list[str]] = __all__.copy

@@ -1,5 +1,7 @@
 """Nonlinear methods: Newton–Krylov, direct Newton, fixed-point iterations and their combinations."""
 
+from collections.abc import Callable
+
 from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._auto import Auto
 from implicitsolve.nonlinear._block_newton import BlockNewton
@@ -26,4 +28,4 @@ __all__ = [
     "SparseNewton",
     "Substitution",
 ]
-__dir__ = __all__.copy
+__dir__: Callable[[], list[str]] = __all__.copy

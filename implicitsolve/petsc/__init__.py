@@ -7,6 +7,8 @@ PETSc solves the problems on it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from implicitsolve.petsc._mesh import Mesh, MeshProblem
 from implicitsolve.petsc._mesh_points import Patch
 from implicitsolve.petsc._parts import PETScInverse, PETScLU, PETScPreconditioner
@@ -24,4 +26,4 @@ __all__ = [
     "Patch",
     "to_petsc",
 ]
-__dir__ = __all__.copy
+__dir__: Callable[[], list[str]] = __all__.copy

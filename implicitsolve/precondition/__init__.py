@@ -19,8 +19,10 @@ The first four take block-banded matrices, `ILU` and `AMG` sparse ones too. Wher
 `BlockLU` costs little more than these.
 """
 
+from collections.abc import Callable
+
 from implicitsolve.precondition._blocks import BlockGaussSeidel, BlockILU, BlockJacobi, Neumann
 from implicitsolve.precondition._sparse import AMG, ILU
 
 __all__ = ["AMG", "ILU", "BlockGaussSeidel", "BlockILU", "BlockJacobi", "Neumann"]
-__dir__ = __all__.copy
+__dir__: Callable[[], list[str]] = __all__.copy

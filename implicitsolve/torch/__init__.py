@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 
 from implicitsolve.errors import BackendUnavailable
 
@@ -48,4 +49,4 @@ __all__ = [
     "jacobian_penalty",
     "solve",
 ]
-__dir__ = __all__.copy
+__dir__: Callable[[], list[str]] = __all__.copy
