@@ -113,8 +113,8 @@ class NonlinearStop(ChecksKeywords):
     accepted where F vanishes only as x moves on by steps that do not become shorter (`Status.AT_INFINITY`). Far
     from x0, where F may vanish since it is flat, the inverse H of J at hand has to agree with F: with t = eps^(1/4),
     ``abs(H @ (F((1 + t) * x) - F(x)) - t * x) <= t * abs(x) / 2``, which takes an evaluation. If not, J is assembled.
-    J may be another at the end of a step longer than 1 % of an unknown: the estimate is then multiplied by the fourth
-    power of its length over 1 %.
+    J may change along a step that is longer than 1 % of an unknown: the estimate is then multiplied by the fourth
+    power of the ratio of its length to that.
 
     Systems that still run at a limit end as EVALUATION_LIMIT or TIME_LIMIT, at the best of their points.
 

@@ -9,9 +9,9 @@ evaluation. For Newton's method with H = J^-1 of the point before, c is the simp
 ([1]_, section 2.1): theta is the contraction that the step has shown. Methods without such an inverse predict the error
 by the gains of the last steps, ||s|| over the change of ||F||: it is at most the largest of them times ||F(x)||, as
 1 / (1 - q) where every step leaves the part q of ||F||. An inexact step that leaves a weak direction alone
-is short, and those before it were not; the first one of a retry has none before it, and shows nothing.
+is short, and those before it were not; the first one of a retry has none before it, and predicts nothing.
 
-Some x are not accurate, however small the prediction. J may be another at the end of a long step, and the estimate
+Some x are not accurate, however small the prediction. J may have changed along a long step, and the estimate
 grows with the fourth power of its length beyond 1 % of an unknown. After a step that has enlarged ||F||, two have to
 reduce it. Where x is 10^3 times as large as x0 and the first step, two steps in succession have to be at most half as
 long as the one before: F may vanish at infinity alone. Steps that lead away without becoming shorter are no approach to

@@ -23,7 +23,7 @@ from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._convergence import RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._dense_matrices import central_differences, is_singular, solve_each, times
 from implicitsolve.nonlinear._loop import IterationLoop
-from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
+from implicitsolve.nonlinear._offered_jacobians import assembler_of
 from implicitsolve.nonlinear._one_dense_system import GROWN, IDLE_STEPS, NEW_BEST, PATIENCE
 from implicitsolve.nonlinear._state import LoopState, Solution, SolveContext
 from implicitsolve.operators import LinearOperator
@@ -70,9 +70,7 @@ class DenseLoop(IterationLoop[DenseState]):
         self.scale: HostArray | None = None
         dense = BlockBanded(0, 0, block_size=self.whole.size)
         self.assembler = Assembler(self.whole, self.unit**0.5, certifies=False, structure=dense)
-        self.offered = context.jacobians
-        if self.offered is None and self.whole.problem.jac is not None:
-            self.offered = OfferedJacobians.of(self.evaluator, self.state.x)
+        self.offered = assembler_of(context, self.evaluator, self.state.x)
         self.budget.note_assembly(self.whole.size if self.offered is None else self.offered.cost)
 
     def _extend(self, state: LoopState, J: LinearOperator | None) -> DenseState:

@@ -13,7 +13,7 @@ from implicitsolve._arrays.namespace import array_namespace, device
 from implicitsolve._typing import Array
 from implicitsolve.direct._sparse_lu import DENSE
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._state import JacobianAssembler
+from implicitsolve.nonlinear._state import JacobianAssembler, SolveContext
 from implicitsolve.operators._convert import is_cupy_sparse
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure._sparse import Sparse, compressed
@@ -87,6 +87,13 @@ class OfferedJacobians(JacobianAssembler):
         if not self.structure.has_entries_of(pattern):
             union = self.structure.union(pattern)
             self.structure = max(self.structure, union, key=lambda part: part.nnz)
+
+
+def assembler_of(context: SolveContext, evaluator: Evaluator, x: Array) -> JacobianAssembler | None:
+    """What assembles J by a known pattern, or else from `jac`, at less than a difference for each unknown."""
+    if context.jacobians is not None or evaluator.problem.jac is None:
+        return context.jacobians
+    return OfferedJacobians.of(evaluator, x)
 
 
 def _in_columns(J: Any) -> Any:

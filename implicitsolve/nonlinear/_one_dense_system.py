@@ -32,7 +32,7 @@ from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._convergence import RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._dense_matrices import solve_each
 from implicitsolve.nonlinear._loop import WHOLE
-from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
+from implicitsolve.nonlinear._offered_jacobians import assembler_of
 from implicitsolve.nonlinear._one_system import FACTORED, NO_STEP, REUSED, OneInvertedSystem
 from implicitsolve.nonlinear._state import Solution, SolveContext
 from implicitsolve.structure import BlockBanded
@@ -51,12 +51,10 @@ class OneDenseSystem(OneInvertedSystem):
 
     def __init__(self, context: SolveContext, solution: Solution, *, is_retry: bool) -> None:
         super().__init__(context, solution, is_retry=is_retry)
-        problem, N = self.evaluator.problem, self.x.size
+        N = self.x.size
         self.dtype, self.size = self.x.dtype, N
         self.components = N
-        self.offered = context.jacobians
-        if self.offered is None and problem.jac is not None:
-            self.offered = OfferedJacobians.of(self.evaluator, solution.x)
+        self.offered = assembler_of(context, self.evaluator, solution.x)
         self.assembler: Assembler | None = None
         self.J: HostArray = np.zeros((N, N))
         self.rows = self.columns = np.ones(N, dtype=self.dtype)  # by which they are scaled before J is factored
