@@ -10,10 +10,11 @@ The ways:
   on under the new weights: states from where they are, adjoints with the derivatives at their states anew.
 
 A walk that has been solved keeps its states until its gradient is applied, some updates later: its staleness. All ways
-have the same number of calls, over which the rate falls to zero. A call evaluates the layer, or a product with the
-adjoint of its derivative, for at most a batch of walks.
+have the same number of calls, or of CPU seconds, over which the rate falls to zero. A call evaluates the layer, or a
+product with the adjoint of its derivative, for at most a batch of walks.
 
     python -m benchmarks.experiments.asynchronous --calls 20000 --seeds 0 1 2
+    python -m benchmarks.experiments.asynchronous --seconds 20 --seeds 0 1 2 --json asynchronous_time.json
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ ADJOINT = ims.NonlinearStop(norm="2", atol=0.0, rtol=1e-2, max_iterations=MOST_S
 
 
 class Spent(Exception):  # noqa: N818 (a condition that ends a run)
-    """All calls, or all walks, are used up."""
+    """All calls, all time, or all walks, are used up."""
 
 
 @dataclass
@@ -134,6 +135,18 @@ class Trainer:
         self.ready: dict[int, Any] = {}  # adjoints, by these places, that wait for an update
         self.turns: Turns | None = None
         self.needed = 1  # solved walks with which the stream of adjoints can go on
+        self.began = time.process_time()
+
+    @property
+    def seconds(self) -> float:
+        """CPU time since the start of the training."""
+        return time.process_time() - self.began
+
+    @property
+    def share(self) -> float:
+        """Of the calls, or of the time, that are used up."""
+        limit = self.options.seconds
+        return self.seconds / limit if limit else self.meter.calls / self.options.calls
 
     def layer(self, walks: Any) -> ims.Problem:
         """The problem of some walks with the present weights."""
@@ -249,7 +262,7 @@ class Trainer:
 
     def apply(self, gradients: dict[str, Any], walks: Any, states: Any, errors: Any) -> None:
         """A step of Adam; the gradient is the mean over all elements."""
-        if self.meter.calls > self.options.calls:
+        if self.share > 1:
             raise Spent
         own = {"w": np.einsum("bt,btk->k", errors, states)[None], "c": errors.sum()[None]}
         for name, parameter in self.parameters.items():
@@ -257,7 +270,7 @@ class Trainer:
             parameter.grad = torch.from_numpy(np.ascontiguousarray(value, np.float32))
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.options.rate * max(0.0, 1 - self.meter.calls / self.options.calls)
+            group["lr"] = self.options.rate * max(0.0, 1 - self.share)
         self.optimizer.step()
         self.meter.updates += 1
         self.meter.used += walks.size
@@ -328,19 +341,25 @@ def merged(even: Any, odd: Any) -> Any:
 WAYS = {"separate": Trainer.separate, "drained": Trainer.drained, "full": Trainer.full}
 
 
+def trained(way: str, seed: int, walks: Walks, options: argparse.Namespace) -> tuple[Trainer, float]:
+    """The trainer of one layer at its end, and its CPU seconds."""
+    model = INN(walks.positions.shape[-1], options.states, torch.Generator().manual_seed(seed))
+    trainer = Trainer(model, walks, options)
+    try:
+        WAYS[way](trainer)
+    except Spent:
+        return trainer, trainer.seconds
+    raise SystemExit(f"{way}: all {options.walks} walks are used up before the calls or the time; raise --walks")
+
+
 def measure(way: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """Train and test one layer."""
     law = Law(options.bias, options.law, options.dimension, options.norm)
     train_rng, _, test_rng = np.random.default_rng(options.data_seed).spawn(3)
     walks, tested = draw(law, options.walks, train_rng), draw(law, options.tested, test_rng)
-    model = INN(law.dimension, options.states, torch.Generator().manual_seed(seed))
-    trainer, began = Trainer(model, walks, options), time.process_time()
-    try:
-        WAYS[way](trainer)
-        raise SystemExit(f"{way}: all {options.walks} walks are used up before the calls; raise --walks")
-    except Spent:
-        seconds = time.process_time() - began
-    error, unsolved = error_of(model, tested)
+    trained(way, seed, walks, argparse.Namespace(**vars(options) | {"calls": 100, "seconds": None}))  # compiles kernels
+    trainer, seconds = trained(way, seed, walks, options)
+    error, unsolved = error_of(trainer.model, tested)
     meter = trainer.meter
     return {
         "way": way,
@@ -373,6 +392,7 @@ def main() -> None:
     add("--walks", type=int, default=20_000, help="at most, each seen once (default %(default)s)")
     add("--tested", type=int, default=5_000, help="walks (default %(default)s)")
     add("--calls", type=int, default=20_000, help="of the layer and its adjoint (default %(default)s)")
+    add("--seconds", type=float, help="of CPU time, in place of a number of calls")
     add("--batch", type=int, default=20, help="gradients of a step, and slots (default %(default)s)")
     add("--rate", type=float, default=0.01, help="of Adam at first (default %(default)s)")
     add("--clip", type=float, default=0.1, help="gradient's norm at most (default %(default)s)")
