@@ -21,6 +21,7 @@ from benchmarks.experiments._audit import AUDITS, differences
 from benchmarks.experiments._claims import altered, foreign_commands, loose_numbers, sentences, unsaid
 from benchmarks.experiments._run import RESULTS
 from benchmarks.experiments.reference import changes, counts
+from benchmarks.performance_page._table import table
 
 TEMPLATES = Path(__file__).parent / "pages"
 DOCS = Path(__file__).parents[2] / "docs"
@@ -64,9 +65,10 @@ def rendered(stored: dict[str, Any], template: str) -> str:
         counts,
         changes,
         claim,
+        runs,
     )
     environment.globals.update({helper.__name__: helper for helper in helpers})
-    text = environment.from_string(template).render(stored)
+    text = environment.from_string(template).render(stored, stored=stored)
     parts = re.split(r"(```.*?```)", text, flags=re.DOTALL)
     title, rest = "".join(part if part.startswith("```") else _filled(part) for part in parts).split("\n", 1)
     return f"{title}\n{NOTE}{rest}"
@@ -194,16 +196,34 @@ def span(values: Iterable[float], digits: int) -> str:
 
 
 def source(stored: dict[str, Any]) -> str:
-    """Where results come from, in a sentence."""
+    """Where results come from, in a sentence or two; those with "rerun" false are of an older program."""
     origin = stored["origin"]
+    since = "" if origin.get("rerun", True) else " Not rerun since."
     if "page" in origin:
-        return f"Recorded on {origin['date']} (commit `{origin['commit'][:8]}`); the files of that run were not kept."
-    machine = origin["hardware"]
+        return f"Recorded on {_when(origin)}; the files of that run were not kept.{since}"
+    machine, earlier = origin["hardware"], origin.get("earlier")
     names = ", ".join(f"{name} {value}" for name, value in origin["versions"].items())
+    others = f" Seeds {' and '.join(map(str, earlier['seeds']))} were run on {_when(earlier)}." if earlier else ""
     return (
-        f"Run on {origin['date']} (commit `{origin['commit'][:8]}`): {machine['processor']}, {machine['threads']} of "
-        f"{machine['cores']} cores, on a shared machine with a load of {machine['load']:.0f}; {names}."
+        f"Run on {_when(origin)}: {machine['processor']}, {machine['threads']} of {machine['cores']} cores, on a "
+        f"shared machine with a load of {machine['load']:.0f}; {names}.{others}{since}"
     )
+
+
+def _when(origin: dict[str, Any]) -> str:
+    commit, comma, changes = origin["commit"].partition(",")
+    return f"{origin['date']} (commit `{commit[:8]}`{comma}{changes})"
+
+
+def runs(stored: dict[str, Any]) -> str:
+    """Table of the results: when and at which commit they were run, and whether that is of an older program."""
+    own = {name: result["origin"] for name, result in stored.items() if "hardware" in result["origin"]}
+    own |= {name: result["origin"] for name, result in stored.items() if "page" in result["origin"]}
+    rows = [
+        (f"`{name}`", *_when(origin)[:-1].split(" (commit "), "" if origin.get("rerun", True) else "not since")
+        for name, origin in sorted(own.items(), key=lambda pair: (pair[1]["date"], pair[0]))
+    ]
+    return table(("results", "run on", "commit", "rerun"), rows, texts=4)
 
 
 def pages() -> dict[Path, str]:
