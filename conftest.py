@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -30,5 +31,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(autouse=True, scope="session")
 def _doctests_are_the_user_s(doctest_namespace: dict[str, Any]) -> None:
-    """Functions in examples belong to the user, and not to the module of their docstring: traces tell them apart."""
-    doctest_namespace["__name__"] = "__main__"
+    """Examples assume two imports; their functions belong to the user, not to the module: traces tell them apart."""
+    doctest_namespace |= {"__name__": "__main__", "np": import_module("numpy"), "ims": import_module("implicitsolve")}

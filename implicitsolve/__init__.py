@@ -2,7 +2,7 @@
 
 By Newton's method, on NumPy and CuPy arrays: `newton_krylov` takes the place of SciPy's, and the native entries are
 `root`, `linear_solve`, `pull_back` and `push_forward`. Layers, diagnostics, drivers of many solves and the rest are in
-subpackages, loaded on first use.
+subpackages, loaded on first use. Examples assume ``import numpy as np`` and ``import implicitsolve as ims``.
 """
 
 from __future__ import annotations

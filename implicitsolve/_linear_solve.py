@@ -67,8 +67,6 @@ def linear_solve(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> ims.linear_solve(np.array([[4.0, 1.0], [2.0, 3.0]]), np.array([1.0, 2.0])).x
     array([0.1, 0.6])
     """
@@ -160,7 +158,6 @@ def check_linear(caller: str, method: Any, stop: Any, *, prefix: str = "") -> No
 
 
 def _fitting(batch_shape: tuple[int, ...], event_shape: tuple[int, ...], b: Any, name: str) -> Array:
-    """An argument as an array of one of the shapes that it may have."""
     b = as_inexact(b, name)
     shapes = batch_shape + event_shape, (*batch_shape, math.prod(event_shape))
     if tuple(b.shape) not in shapes:

@@ -70,7 +70,6 @@ def _check_values(parameters: Values) -> None:
 
 
 def names_around(function: FunctionType) -> set[str]:
-    """Variables that a function reads from around it."""
     code = function.__code__
     return {*code.co_freevars, *(name for name in code.co_names if name in function.__globals__)}
 

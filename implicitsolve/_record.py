@@ -95,7 +95,6 @@ class Tally:
 
     @property
     def evaluations(self) -> int:
-        """Residuals and products so far."""
         return self.residuals + self.jvps + self.vjps
 
     def charge(self) -> int:
@@ -223,7 +222,6 @@ class Retry:
 
 
 def _name(codes: HostArray) -> str:
-    """The names of some statuses, with their numbers where there are several."""
     found, counts = np.unique(codes, return_counts=True)
     names = [Status(code).name for code in found.tolist()]
     return ", ".join(names if codes.size == 1 else [f"{n} {name}" for n, name in zip(counts, names, strict=True)])

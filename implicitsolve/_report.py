@@ -79,7 +79,6 @@ def versions(optional: Sequence[str] | None = None) -> Section:
 
 
 def is_installed(name: str) -> bool:
-    """Whether an optional package is there, working or not."""
     return importlib.util.find_spec(name) is not None
 
 

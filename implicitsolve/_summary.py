@@ -237,6 +237,8 @@ def _abbreviate(value: Any) -> str:
         return getattr(value, "__qualname__", type(value).__name__).rpartition(".")[2]
     if isinstance(value, Mapping):
         return f"{{{', '.join(map(str, value))}}}"
+    if isinstance(value, float):
+        return format_number(value)
     return describe(value) if hasattr(value, "dtype") else repr(value)
 
 

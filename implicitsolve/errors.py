@@ -49,7 +49,6 @@ class NoConvergence(_ScipyNoConvergence):
 
     Examples
     --------
-    >>> import implicitsolve as ims
     >>> try:
     ...     ims.newton_krylov(lambda x: x**2 + 1, 0.5)
     ... except ims.NoConvergence as error:

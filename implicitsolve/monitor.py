@@ -33,7 +33,6 @@ class Monitor(Protocol):
 
     Examples
     --------
-    >>> import implicitsolve as ims
     >>> def good_enough(step, x, F):
     ...     return step.worst < 1e-3
     >>> result = ims.root(lambda x: x**2 - 2, 1.0, monitor=good_enough)
@@ -103,7 +102,6 @@ def collect() -> Trace:
 
     Examples
     --------
-    >>> import implicitsolve as ims
     >>> trace = ims.monitor.collect()
     >>> solution = ims.root(ims.Problem(lambda x: x**2 - 2), 1.0, monitor=trace)
     >>> len(trace) == solution.iterations + 1
@@ -130,7 +128,6 @@ def log_to(logger: logging.Logger, level: int = logging.INFO) -> Monitor:
     Examples
     --------
     >>> import logging
-    >>> import implicitsolve as ims
     >>> monitor = ims.monitor.log_to(logging.getLogger("my model"))
     >>> ims.root(lambda x: x**2 - 2, 1.0, monitor=monitor).status.name
     'CONVERGED'
@@ -166,7 +163,6 @@ def table(stream: TextIO | None = None) -> Monitor:
     Examples
     --------
     >>> import io
-    >>> import implicitsolve as ims
     >>> stream = io.StringIO()
     >>> result = ims.root(lambda x: x**2 - 2, 1.0, monitor=ims.monitor.table(stream))
     >>> len(stream.getvalue().splitlines()) == result.iterations + 2  # a head, the start, and the steps
@@ -275,7 +271,6 @@ def progress_bar(stream: TextIO | None = None, *, label: str = "solve") -> Progr
     Examples
     --------
     >>> import sys
-    >>> import implicitsolve as ims
     >>> bar = ims.monitor.progress_bar(sys.stdout)
     >>> result = ims.root(lambda x: x**2 - 2, 1.0, method="newton-krylov", monitor=bar)
     solve [....................]   0 %  step 0, norm 1, target 1.5e-08
@@ -301,7 +296,6 @@ def combine(*monitors: Callable[[NewtonStep, Array, Array], Any]) -> Monitor:
 
     Examples
     --------
-    >>> import implicitsolve as ims
     >>> first, second = ims.monitor.collect(), ims.monitor.collect()
     >>> result = ims.root(lambda x: x**2 - 2, 1.0, monitor=ims.monitor.combine(first, second))
     >>> first == second

@@ -135,8 +135,6 @@ class Problem(ChecksKeywords, Representation):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> squares = ims.Problem(lambda x: x**2 - 2, jvp=lambda x, v: 2 * x * v)
     >>> ims.root(squares, np.array([1.0, 3.0])).x
     array([1.41421356, 1.41421356])

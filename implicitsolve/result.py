@@ -168,7 +168,6 @@ class NonlinearResult(Ending):
 
     Examples
     --------
-    >>> import implicitsolve as ims
     >>> ims.root(ims.Problem(lambda x: x**2 - 2), 1.0).raise_for_status().status
     <Status.CONVERGED: 1>
     """
@@ -261,8 +260,6 @@ class NonlinearResult(Ending):
 
         Examples
         --------
-        >>> import numpy as np
-        >>> import implicitsolve as ims
         >>> problem = ims.Problem(lambda x: x**2 - 2, jvp=lambda x, v: 2 * x * v)
         >>> print(ims.root(problem, np.array(1.5), method="newton-krylov").summary())
         NonlinearResult: CONVERGED: the stopping criterion is met at the returned x, evaluated there
@@ -327,7 +324,6 @@ def load(path: str | Path) -> NonlinearResult:
     Examples
     --------
     >>> import tempfile
-    >>> import implicitsolve as ims
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     ims.root(lambda x: x**2 - 2, [1.0]).save(f"{folder}/root.npz")
     ...     ims.load(f"{folder}/root.npz").x

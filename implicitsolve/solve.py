@@ -166,8 +166,6 @@ def root(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> def circle_and_line(x):
     ...     return np.stack([x[..., 0] ** 2 + x[..., 1] ** 2 - 4, x[..., 0] - x[..., 1]], axis=-1)
     >>> batch = ims.Problem(circle_and_line, batch_ndim=1)
@@ -230,8 +228,6 @@ def plan(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> print(ims.plan(lambda x: x**2 - 2, np.ones(3)))
     1. DenseNewton (50% of the budget).
     2. DenseNewton, equilibrated where those before failed (75% of the budget).

@@ -17,7 +17,6 @@ T = TypeVar("T")
 
 
 def as_path(path: Any) -> Path:
-    """A caller's path."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"`path` must be a string or a path, got {type(path).__name__}")
     return Path(path)

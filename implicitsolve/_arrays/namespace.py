@@ -37,7 +37,6 @@ def array_namespace(*arrays: Array) -> Namespace:
 
 
 def _common_namespace(arrays: tuple[Array, ...]) -> Namespace:
-    """The namespace of arrays of different types."""
     libraries = sorted({library(x) for x in arrays if is_array(x)})
     if len(libraries) > 1:
         raise TypeError(f"arrays must be of one library, got some of {' and '.join(libraries)}: convert them first")
@@ -45,7 +44,6 @@ def _common_namespace(arrays: tuple[Array, ...]) -> Namespace:
 
 
 def library(x: Array) -> str:
-    """Return the name of an array's library."""
     return _array_namespace(x).__name__.removeprefix("array_api_compat.").partition("._")[0]
 
 
@@ -55,7 +53,6 @@ def is_array(x: object) -> TypeGuard[Array]:
 
 
 def is_complex(x: Array) -> bool:
-    """Whether `x` has a complex dtype."""
     if isinstance(x.dtype, np.dtype):
         return x.dtype.kind == "c"
     return bool(array_namespace(x).isdtype(x.dtype, "complex floating"))
@@ -68,7 +65,6 @@ def real_dtype(xp: Namespace, dtype: Any) -> Any:
 
 
 def host_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return NumPy's dtype of the same name."""
     try:
         return np.dtype(dtype)
     except TypeError:
@@ -112,7 +108,6 @@ def quotient(x: ArrayT, size: ArrayT) -> ArrayT:
 
 
 def copy_array(x: Any) -> Any:
-    """Return a copy of an array."""
     return x.copy() if type(x) is np.ndarray else array_namespace(x).asarray(x, copy=True)
 
 

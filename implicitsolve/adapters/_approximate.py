@@ -57,8 +57,6 @@ def approximate_fixed_point(problem: Problem, rho: int, *, x0: Array | None = No
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> rng = np.random.default_rng(0)
     >>> params = ims.adapters.elman_parameters(2, 3, scale=0.5, rng=rng)
     >>> network = ims.adapters.elman(params, rng.standard_normal((4, 2)))
@@ -238,7 +236,6 @@ def initial_guess(problem: Problem, kind: str = "one-step", rng: np.random.Gener
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.adapters import gru_parameters, implicit_gru, initial_guess
     >>> rng = np.random.default_rng(0)
     >>> layer = implicit_gru(gru_parameters(2, 4, rng=rng), rng.standard_normal((3, 5, 2)), lengths=[5, 1, 3])

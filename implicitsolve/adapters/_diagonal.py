@@ -46,7 +46,6 @@ def diagonal_gru_parameters(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.adapters import diagonal_gru_parameters
     >>> diagonal_gru_parameters(3, 2, rng=np.random.default_rng(0))["Uz"].shape
     (2,)
@@ -73,7 +72,6 @@ def diagonal_lstm_parameters(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.adapters import diagonal_lstm_parameters
     >>> diagonal_lstm_parameters(3, 2, rng=np.random.default_rng(0))["Uf"].shape
     (2,)
@@ -134,8 +132,6 @@ def diagonal_gru(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> rng = np.random.default_rng(0)
     >>> params = ims.adapters.diagonal_gru_parameters(2, 4, scale=1.0, rng=rng)
     >>> network = ims.adapters.diagonal_gru(params, rng.standard_normal((3, 500, 2)), lengths=[500, 1, 300])
@@ -192,8 +188,6 @@ def diagonal_lstm(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> rng = np.random.default_rng(0)
     >>> params = ims.adapters.diagonal_lstm_parameters(2, 4, scale=1.0, rng=rng)
     >>> network = ims.adapters.diagonal_lstm(params, rng.standard_normal((3, 500, 2)))

@@ -44,7 +44,6 @@ def gru_parameters(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.adapters import gru_parameters
     >>> gru_parameters(3, 2, rng=np.random.default_rng(0))["Wz"].shape
     (2, 3)
@@ -123,8 +122,6 @@ def implicit_gru(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> rng = np.random.default_rng(0)
     >>> params = ims.adapters.gru_parameters(2, 4, rng=rng)
     >>> layer = ims.adapters.implicit_gru(params, rng.standard_normal((3, 5, 2)), lengths=[5, 1, 3])
@@ -170,7 +167,6 @@ def gru_switch(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.adapters import gru_parameters, gru_switch
     >>> params = gru_parameters(2, 4, rng=np.random.default_rng(0))
     >>> params["bp"] += 30.0  # sigma(a) = 1
@@ -228,7 +224,6 @@ def stencil_gru_parameters(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.adapters import stencil_gru_parameters
     >>> stencil_gru_parameters(3, 2, offsets=(-2, -1, 1), rng=np.random.default_rng(0))["Ws"].shape
     (3, 2, 3)
@@ -301,8 +296,6 @@ def stencil_gru(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> rng, offsets = np.random.default_rng(0), (-2, -1, 1)
     >>> params = ims.adapters.stencil_gru_parameters(2, 4, offsets=offsets, rng=rng)
     >>> layer = ims.adapters.stencil_gru(params, rng.standard_normal((3, 5, 2)), offsets=offsets, lengths=[5, 1, 3])

@@ -83,8 +83,6 @@ def lifted_net(A: Matrix, B: Matrix, inputs: Array, *, activation: str = "tanh")
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> rng = np.random.default_rng(0)
     >>> A, B = rng.uniform(-0.1, 0.1, (6, 6)), rng.standard_normal((6, 2))
     >>> net = ims.adapters.lifted_net(A, B, rng.standard_normal((5, 2)))

@@ -56,7 +56,6 @@ def lifted_feedforward(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.adapters import lifted_feedforward, lifted_net
     >>> A, B, C = lifted_feedforward([np.ones((3, 2)), np.ones((2, 3)), np.ones((1, 2))])
     >>> A.toarray()
@@ -145,7 +144,6 @@ def lifted_rnn(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.adapters import lifted_inputs, lifted_net, lifted_rnn
     >>> A, B, C = lifted_rnn(np.array([[2.0]]), np.array([[1.0]]), np.array([[1.0]]), 3)
     >>> u = lifted_inputs(np.array([[1.0], [0.0], [0.0]]))  # an impulse, doubled by every step
@@ -231,7 +229,6 @@ def lifted_birnn(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.adapters import lifted_birnn, lifted_inputs, lifted_net, lifted_outputs
     >>> one, two = np.array([[1.0]]), np.array([[2.0]])
     >>> net = lifted_birnn(two, one, one, two, one, one, 3)

@@ -40,8 +40,6 @@ class LiftedMatrices:
     --------
     One step of training, by hand:
 
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> from implicitsolve.adapters import lifted_inputs, lifted_net, lifted_outputs, lifted_rnn
     >>> rng = np.random.default_rng(0)
     >>> weights = rng.uniform(-0.3, 0.3, (3, 3)), rng.uniform(-1, 1, (3, 2)), rng.uniform(-1, 1, (1, 3))

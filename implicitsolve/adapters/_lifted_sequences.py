@@ -33,7 +33,6 @@ def lifted_inputs(sequences: Array, *, initial: Array | None = None, constant: b
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.adapters import lifted_inputs
     >>> lifted_inputs(np.array([[1.0, 2.0], [3.0, 4.0]]), initial=np.zeros(1))
     array([3., 4., 1., 2., 0.])
@@ -77,7 +76,6 @@ def lifted_outputs(values: Array, T: int) -> Array:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.adapters import lifted_outputs
     >>> lifted_outputs(np.array([3.0, 4.0, 1.0, 2.0]), 2)
     array([[1., 2.],

@@ -42,7 +42,6 @@ def lstm_parameters(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.adapters import lstm_parameters
     >>> lstm_parameters(3, 2, rng=np.random.default_rng(0))["Wf"].shape
     (2, 3)
@@ -108,8 +107,6 @@ def implicit_lstm(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> rng = np.random.default_rng(0)
     >>> params = ims.adapters.lstm_parameters(2, 4, rng=rng)
     >>> layer = ims.adapters.implicit_lstm(params, rng.standard_normal((3, 5, 2)), lengths=[5, 1, 3])

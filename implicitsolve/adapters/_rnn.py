@@ -60,7 +60,6 @@ def rnn_parameters(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.adapters import rnn_parameters
     >>> rnn_parameters(3, 2, lower=2, rng=np.random.default_rng(0))["P"].shape
     (2, 2, 2)
@@ -137,8 +136,6 @@ def implicit_rnn(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> rng = np.random.default_rng(0)
     >>> params = ims.adapters.rnn_parameters(2, 4, lower=2, upper=1, rng=rng)
     >>> layer = ims.adapters.implicit_rnn(params, rng.standard_normal((3, 5, 2)), lengths=[5, 1, 3])
@@ -197,7 +194,6 @@ def elman_parameters(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.adapters import elman_parameters
     >>> elman_parameters(3, 2, rng=np.random.default_rng(0))["V"].shape
     (2, 3)
@@ -266,8 +262,6 @@ def elman(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> rng = np.random.default_rng(0)
     >>> params = ims.adapters.elman_parameters(2, 4, rng=rng)
     >>> network = ims.adapters.elman(params, rng.standard_normal((3, 5, 2)), lengths=[5, 1, 3])

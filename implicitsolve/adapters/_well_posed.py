@@ -88,7 +88,6 @@ def well_posedness(A: Matrix, *, lipschitz: float = 1.0) -> WellPosedness:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.adapters import well_posedness
     >>> report = well_posedness(np.array([[0.0, 4.0], [0.1, 0.0]]))
     >>> report.inf_norm, round(report.perron, 9), report.is_certain
@@ -147,7 +146,6 @@ def project_well_posed(A: Matrix, kappa: float = 0.95) -> Any:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.adapters import project_well_posed
     >>> project_well_posed(np.array([[3.0, -2.5, 0.1], [0.2, 0.0, 0.3]]), kappa=0.9)
     array([[ 0.7, -0.2,  0. ],

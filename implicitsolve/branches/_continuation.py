@@ -139,8 +139,6 @@ def continuation(
     --------
     Bratu's equation has two solutions below its fold, and none above:
 
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> def bratu(u, lam):
     ...     return np.diff(u, 2, prepend=0, append=0) * 50**2 + lam * np.exp(u)
     >>> branch = ims.continuation(bratu, np.zeros(49), start=0, stop=4, max_points=30)
@@ -212,7 +210,6 @@ def _interval(interval: Any, start: float, stop: float) -> tuple[float, float]:
 
 
 def _direction(direction: Any, x: HostArray) -> HostArray:
-    """(dx, dlam) as one vector."""
     try:
         dx, dlam = (np.asarray(part, dtype=float) for part in direction)
     except (TypeError, ValueError):
@@ -228,7 +225,6 @@ def _direction(direction: Any, x: HostArray) -> HostArray:
 def _resume(
     previous: Any, stop: float | None, given: Mapping[str, Any]
 ) -> tuple[HostArray, tuple[float, float], float, float]:
-    """Last solution, interval, span and end of a branch that is continued."""
     if not isinstance(previous, Branch):
         raise TypeError(f"continuation: `previous` must be a Branch, got {type(previous).__name__}")
     if not previous.state:

@@ -66,8 +66,6 @@ def further_solutions(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> found = ims.branches.further_solutions(lambda x: x**3 - x, np.array([0.4]), known=[[0.0]])
     >>> sorted(round(float(result.x[0]), 6) for result in found)
     [-1.0, 1.0]

@@ -69,7 +69,6 @@ class Family:
 
 
 def real_start(caller: str, x0: Any) -> HostArray:
-    """X0 in float64."""
     x = as_inexact(x0, "x0")
     if not isinstance(x, np.ndarray) or x.dtype.kind != "f":
         kind = f"{x.dtype} array of {type(x).__module__.partition('.')[0]}"

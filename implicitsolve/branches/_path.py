@@ -206,7 +206,6 @@ class Path:
         return "branch point", point, {"direction": self.system.parts(other / self.metric.norm(other))}
 
     def _hopf(self, a: Point, b: Point) -> Iterator[Found]:
-        """Complex pairs that cross the imaginary axis."""
         before, after = (int((np.real(pairs(point)) > 0).sum()) for point in (a, b))
         for place in range(min(before, after), max(before, after)):
             if place >= min(pairs(a).size, pairs(b).size):
@@ -222,7 +221,6 @@ class Path:
 
 
 def _slope(point: Point) -> float:
-    """Slope of the parameter along the branch: zero at a fold."""
     return float(point.tangent[-1])
 
 

@@ -116,7 +116,6 @@ class Run:
         return found
 
     def resume(self, branch: Branch) -> None:
-        """Take up a branch where it has ended."""
         path, state, self.known, self.others = self.path, branch.state, len(branch), branch.counts
         self.z = [np.append(x, lam) for x, lam in zip(branch.x, branch.lam)]
         self.norms = list(zip(branch.residual_norm, branch.target))
@@ -241,7 +240,6 @@ class Run:
         return metric.norm(z - self.first) <= NEAR * h
 
     def _rescale(self, unit: float) -> None:
-        """Measure x in another unit from now on."""
         metric = self.path.metric
         if unit != metric.unit:
             metric.unit = unit

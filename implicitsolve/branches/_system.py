@@ -90,7 +90,6 @@ class ExtendedSystem:
         self._is_ready = False
 
     def evaluator(self, z: HostArray) -> Evaluator:
-        """The functions at the parameter of z."""
         lam = float(z[-1])
         if self._last is None or self._last[0] != lam:
             evaluator = Evaluator(self.family.at(lam), self.like)
@@ -172,7 +171,6 @@ class ExtendedSystem:
 
 
 def _entries(J: Any) -> SparseMatrix:
-    """An assembled Jacobian (1, ...) as a sparse matrix."""
     is_banded = isinstance(J, BlockBandedMatrix)
     return SparseMatrix.from_scipy(J.to_sparse("csc")) if is_banded else SparseMatrix(J.flat_data[0], J.structure)
 
@@ -242,7 +240,6 @@ class Frame:
         self.null: HostArray = self.solve(last, guess=guess)
 
     def tolerance(self, *, strict: bool) -> float:
-        """What max|F| has to fall to."""
         return max(self.system.reach * (STRICT if strict else 1.0), self.rounding)
 
     def solve(self, b: HostArray, row: HostArray | None = None, guess: HostArray | None = None) -> HostArray:
@@ -303,7 +300,6 @@ class Frame:
 
 
 def _transpositions(permutation: HostArray) -> int:
-    """Exchanges that a permutation takes."""
     n = permutation.size
     cycles = scipy.sparse.coo_array((np.ones(n), (np.arange(n), permutation)), (n, n))
     return n - int(scipy.sparse.csgraph.connected_components(cycles)[0])

@@ -151,7 +151,6 @@ def newton_krylov(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve import newton_krylov
     >>> newton_krylov(lambda x: x + 0.5 * np.cos(x[::-1]), [0.0, 0.0], f_tol=1e-10).round(6)
     array([-0.450184, -0.450184])

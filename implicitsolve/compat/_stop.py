@@ -37,7 +37,6 @@ class ScipyStop(NonlinearStop):
         tol_norm: Callable[[CallersArray], Any] | None,
         **budget: Any,
     ) -> ScipyStop:
-        """Translate SciPy's keywords."""
         tolerances: dict[str, Any] = {}
         for name, value in given.items():
             if value is None:
@@ -67,7 +66,6 @@ class ScipyStop(NonlinearStop):
 
     @property
     def keeps_last(self) -> bool:
-        """Whether a number of steps is prescribed."""
         return self.ignores_residual
 
     def target(self, first: HostArray, F: Array) -> HostArray:

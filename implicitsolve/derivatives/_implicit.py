@@ -102,8 +102,6 @@ def pull_back(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> a = np.array([4.0, 9.0])
     >>> sqrt = ims.Problem(
     ...     lambda x: x**2 - a,
@@ -122,7 +120,11 @@ def pull_back(
     gradients, evaluator = point.gradients(linear.x), point.evaluator
     whole, counts = judged(evaluator.problem.parameter_vjp, linear, evaluator.tally.counts())
     return AdjointResult(
-        gradients=gradients, adjoint=linear.x, status=_status("pull_back", result, whole), linear=linear, counts=counts
+        gradients=gradients,
+        adjoint=linear.x,
+        status=status_of("pull_back", result, whole),
+        linear=linear,
+        counts=counts,
     )
 
 
@@ -178,8 +180,6 @@ def push_forward(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> a = np.array([4.0, 9.0])
     >>> sqrt = ims.Problem(
     ...     lambda x: x**2 - a,
@@ -206,7 +206,7 @@ def push_forward(
         raise TypeError("push_forward: `parameter_jvp` returned None; it must return an array of the shape of x")
     linear = point.solve(-right, "parameter_jvp", method, M, x0, stop)
     whole, counts = judged(product, linear, evaluator.tally.counts())
-    status = _status("push_forward", result, whole)
+    status = status_of("push_forward", result, whole)
     return TangentResult(tangent=linear.x, status=status, linear=linear, counts=counts)
 
 
@@ -223,7 +223,7 @@ def _arguments(
     return problem, result, direction
 
 
-def _status(caller: str, result: Any, linear: LinearResult) -> Any:
+def status_of(caller: str, result: Any, linear: LinearResult) -> Any:
     """The linear solve's status, or FORWARD_NOT_CONVERGED where it converged but the nonlinear solve had not."""
     if not isinstance(result, NonlinearResult):
         return linear.status

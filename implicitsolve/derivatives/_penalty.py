@@ -84,8 +84,6 @@ def jacobian_penalty(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> a = np.asarray(0.5)
     >>> problem = ims.Problem(
     ...     lambda x: x - a * np.sin(x),

@@ -74,7 +74,6 @@ class Point:
         self.pulled: Mapping[str, Array] | None = None  # gradients, if the adjoint solve has computed them
 
     def solve(self, right: Any, name: str, method: Any, M: Any, x0: Any, stop: LinearStop | None) -> LinearResult:
-        """Solve with J, or J^H, by the chosen method."""
         b = self._flatten(right, name)
         stop = LinearStop() if stop is None else stop
         check_linear(self.caller, method, stop)
@@ -181,7 +180,6 @@ class Point:
         return self._factored(J.flat(), method.factor(J), b, stop)
 
     def _shape_of(self, result: LinearResult) -> LinearResult:
-        """A result on arrays (B, N) in the problem's shapes."""
         evaluator = self.evaluator
         batch_shape = evaluator.batch_shape
         return replace(

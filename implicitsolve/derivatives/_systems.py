@@ -282,7 +282,6 @@ def checked_wrt(problem: Problem, wrt: Any) -> frozenset[str] | None:
 
 
 def names_of(wrt: Any) -> Any:
-    """The names of a caller's `wrt`; None where it is not given."""
     if wrt is None:
         return None
     if isinstance(wrt, str) or not (isinstance(wrt, Collection) and all(isinstance(name, str) for name in wrt)):
@@ -300,7 +299,6 @@ def gradients_of(caller: str, problem: Problem, raw: Any, wrt: Collection[str] |
 
 
 def as_given(value: Any, name: str) -> Any:
-    """Numbers and lists as arrays; what has a shape, such as a sparse matrix, is left as it is."""
     return value if hasattr(value, "shape") else as_inexact(value, name)
 
 

@@ -170,7 +170,6 @@ def _singular(system: System, status: Status, limit: float) -> Cause:
 
 
 def _scaled_condition(system: System) -> float:
-    """Condition number of J after its rows, and then its columns, were divided by their largest entries."""
     J = system.dense
     with np.errstate(all="ignore"):
         J = J / np.abs(J).max(axis=1, keepdims=True)
@@ -201,5 +200,4 @@ def _radius(system: System) -> str:
 
 
 def _names(system: System, entries: HostArray) -> str:
-    """Names of unknowns, the first few."""
     return few_names("x", system.problem.names, entries, system.evaluator.event_shape)

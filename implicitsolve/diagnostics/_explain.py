@@ -63,7 +63,6 @@ class Finding:
 
     @property
     def _title(self) -> str:
-        """Status and systems."""
         names = [str(index[0] if len(index) == 1 else index) for index in self.systems[:MOST_NAMED] if index]
         more = f" and {len(self.systems) - MOST_NAMED} more" if len(self.systems) > MOST_NAMED else ""
         systems = f", system{'s' * (len(self.systems) > 1)} {', '.join(names)}{more}" if names else ""
@@ -133,8 +132,6 @@ def explain(result: Any, problem: Problem | Callable[[Array], Array] | None = No
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> result = ims.root(lambda x: np.where(x > 0, x**2 - 2, np.nan), np.array([4.0, -1.0]))
     >>> ims.diagnostics.explain(result)
     The solve failed: NONFINITE.
@@ -213,7 +210,6 @@ def _headline(status: HostArray) -> str:
 
 
 def _read_cases(result: NonlinearResult, status: Status, rows: HostArray) -> dict[int, Case]:
-    """The records of some systems of the flattened batch."""
     ndim = np.ndim(result.status)
 
     def select(x: Array) -> HostArray:

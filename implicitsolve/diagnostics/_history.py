@@ -46,7 +46,6 @@ class History:
 
     @property
     def steps(self) -> int:
-        """Steps that were tried."""
         return len(self.norms) - 1
 
     @property
@@ -58,7 +57,6 @@ class History:
 
     @property
     def ratios(self) -> HostArray:
-        """Factors of the norm from one step to the next."""
         norms = np.asarray(self.norms)
         with np.errstate(all="ignore"):
             return norms[1:] / norms[:-1]
@@ -135,7 +133,6 @@ class Case:
 
     @property
     def aim(self) -> str:
-        """Norm and target in words."""
         return f"{self.norm:.3g}" + ("" if math.isnan(self.target) else f" (target {self.target:.3g})")
 
     @property

@@ -58,8 +58,6 @@ def plot_convergence(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> result = ims.root(lambda x: x + np.cos(x), np.zeros(3))
     >>> ax = ims.diagnostics.plot_convergence(result)
     >>> ax.get_yscale(), ax.get_xlabel()
@@ -118,8 +116,6 @@ def plot_spectrum(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> G = np.array([[0.0, 0.5], [-0.5, 0.0]])
     >>> ims.diagnostics.plot_spectrum(lambda x: x - x @ G.T, np.zeros(2)).get_title()
     '2 eigenvalues of J: moduli 1.12 to 1.12'
@@ -185,7 +181,6 @@ def plot_structure(structure: Any, unknowns: int | None = None, *, ax: Any = Non
 
     Examples
     --------
-    >>> import implicitsolve as ims
     >>> ax = ims.diagnostics.plot_structure(ims.Grid(shape=(8, 8)))
     >>> ax.get_title()
     '64 × 64, 288 entries'
@@ -225,8 +220,6 @@ def plot_jacobian(problem: Any, x: Array, *, system: int | tuple[int, ...] | Non
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> ax = ims.diagnostics.plot_jacobian(lambda x: x**2 - np.roll(x, 1), np.ones(6))
     >>> ax.get_title()
     'modulus of the entries of J: 1 to 2'

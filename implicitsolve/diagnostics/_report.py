@@ -82,8 +82,6 @@ def report(result: Any, path: str | os.PathLike[str], *, problem: Any = None) ->
     Examples
     --------
     >>> import pathlib, tempfile
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> result = ims.root(lambda x: x**2 - 2, np.ones(3))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     page = ims.diagnostics.report(result, pathlib.Path(folder, "solve.html"))
@@ -126,7 +124,6 @@ def _head(result: Any) -> str:
 
 
 def _findings(explanation: Explanation) -> str:
-    """The findings and notes of `explain`."""
     findings = ""
     for finding in explanation.findings:
         text = "".join(f"<p>{escape(part)}</p>" for part in finding._parts)
@@ -281,7 +278,6 @@ def _work(result: Any) -> str:
 
 
 def _environment() -> str:
-    """Versions of what has been imported, and the machine."""
     loaded = [name for name in command.OPTIONAL if name in sys.modules]
     threads = {name: value for name, value in command.threads().items() if value != "not set"}
     sections = {"Versions": command.versions(loaded), "Machine": command.machine(), "Threads": threads}

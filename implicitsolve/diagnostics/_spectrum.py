@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from implicitsolve._arrays.host import from_host, to_host
+from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._system import System
 from implicitsolve.kernels._norms import norm2
@@ -54,7 +55,7 @@ class Spectrum:
 
 
 @dataclass(frozen=True, repr=False)
-class Contraction:
+class Contraction(Representation):
     """How fast ``x <- x - F(x)`` converges near a solution; its text has three digits.
 
     Attributes
@@ -70,10 +71,6 @@ class Contraction:
     radius: float
     norm: float | None
     steps_per_digit: float
-
-    def __repr__(self) -> str:
-        norm = "None" if self.norm is None else f"{self.norm:.3g}"
-        return f"Contraction(radius={self.radius:.3g}, norm={norm}, steps_per_digit={self.steps_per_digit:.3g})"
 
 
 def spectrum(
@@ -126,8 +123,6 @@ def spectrum(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> G = np.array([[0.5, 1.0], [0.0, -0.25]])
     >>> found = ims.diagnostics.spectrum(lambda x: x - x @ G.T, np.zeros(2))
     >>> found.values.real.round(6), found.exact
@@ -164,8 +159,6 @@ def contraction(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> round(ims.diagnostics.contraction(lambda x: x - 0.1 * x, np.ones(4)).steps_per_digit, 6)
     1.0
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ import scipy.sparse.linalg
 from implicitsolve._arrays.host import from_host, gather, to_host
 from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._linear_solve import linear_solve
+from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct import BlockLU
 from implicitsolve.direct._sparse_lu import SparseLU
@@ -105,7 +106,6 @@ class System:
 
     @functools.cached_property
     def factors(self) -> LinearOperator | None:
-        """The inverse of the matrix."""
         J = self.matrix
         if isinstance(J, SparseMatrix):
             return SparseLU().factor(J)
@@ -133,7 +133,7 @@ class System:
 
 
 @dataclass(frozen=True, repr=False)
-class Condition:
+class Condition(Representation):
     """Condition of one system's J; its text has three digits.
 
     Attributes
@@ -150,10 +150,6 @@ class Condition:
     norm: float
     inverse_norm: float
     error: float
-
-    def __repr__(self) -> str:
-        parts = (f"{name}={value:.3g}" for name, value in asdict(self).items())
-        return f"Condition({', '.join(parts)})"
 
 
 def condition(
@@ -192,8 +188,6 @@ def condition(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> problem = ims.Problem(lambda x: np.array([1.0, 1e3]) * x**2, jvp=lambda x, v: np.array([2.0, 2e3]) * x * v)
     >>> round(ims.diagnostics.condition(problem, np.ones(2)).number)
     1000
@@ -202,7 +196,6 @@ def condition(
 
 
 def measure_condition(system: System) -> Condition:
-    """`condition` of one prepared system."""
     if system.size <= DENSE:
         return _of_dense(system)
     adjoint, factors, failed = system.adjoint, system.factors, list[int]()

@@ -87,7 +87,6 @@ class BlockLU(BlockSettings):
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve import BlockBandedMatrix, BlockLU
     >>> blocks = np.random.default_rng(0).normal(size=(100, 3, 2, 2))
     >>> A = BlockBandedMatrix(blocks, lower=1, upper=1)
@@ -269,7 +268,6 @@ class CyclicReduction(BlockSettings):
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve import BlockBandedMatrix, CyclicReduction
     >>> second_difference = np.broadcast_to(np.array([-1.0, 2.0, -1.0])[:, None, None], (4, 3, 1, 1))
     >>> A = BlockBandedMatrix(second_difference, lower=1, upper=1)

@@ -90,7 +90,6 @@ class Factorization(FactoredInverse):
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve import BlockBandedMatrix, BlockLU
     >>> second_difference = np.broadcast_to(np.array([-1.0, 2.0, -1.0])[:, None, None], (4, 3, 1, 1))
     >>> inverse = BlockLU().factor(BlockBandedMatrix(second_difference, lower=1, upper=1))

@@ -157,8 +157,6 @@ def solve_batch(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> rng = np.random.default_rng(0)
     >>> params = ims.adapters.gru_parameters(2, 4, rng=rng)
@@ -197,7 +195,6 @@ class _Batch:
 
     @classmethod
     def of(cls, problem: Problem | Callable[[Indices], Problem], x0: Any, count: Any) -> _Batch:
-        """The batch that the caller's arguments describe."""
         if isinstance(problem, Problem):
             if not problem.batch_ndim or problem.take is None:
                 raise ValueError("solve_batch: `problem` must be a batch (`batch_ndim` > 0) and offer `take`")

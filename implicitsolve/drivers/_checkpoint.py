@@ -76,7 +76,6 @@ class CheckpointFile:
         return Record(NonlinearResult(**ends | {"counts": Counts(**ends["counts"])}), **parts), settings
 
     def error(self, what: str) -> ValueError:
-        """The error for a file that is from something else."""
         advice = "Delete it to start over, or give another `path`"
         return ValueError(f"checkpointed: the file {str(self.path)!r} is from {what}. {advice}")
 
@@ -186,8 +185,6 @@ def checkpointed(
     --------
     >>> import tempfile
     >>> from pathlib import Path
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> problem = ims.Problem(lambda x: x**3 - 8)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder) / "cubes.npz"
@@ -336,6 +333,5 @@ class _Legs:
 
 
 def _number(step: NewtonStep, record: Record, rows: Indices) -> NewtonStep:
-    """A step of a leg as one of the whole solve."""
     iteration, counts = record.steps + step.iteration, record.ends.counts + step.counts
     return replace(step, iteration=iteration, systems=rows[step.systems], counts=counts)

@@ -85,7 +85,6 @@ class Failure:
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
-        """In a form that can be pickled."""
         trace = "".join(traceback.format_exception(error))
         try:
             pickle.loads(pickle.dumps(error))
@@ -130,7 +129,6 @@ class Pool:
 
     @classmethod
     def of(cls, executor: Any, workers: int | None) -> Pool:
-        """The pool that the caller's arguments describe."""
         if workers is not None:
             check_limit("solve_batch", "workers", workers, least=1)
         if hasattr(executor, "submit"):

@@ -136,8 +136,6 @@ def stream_gradients(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> rng = np.random.default_rng(0)
     >>> params = ims.adapters.gru_parameters(2, 4, rng=rng)
     >>> layer = ims.adapters.implicit_gru(params, rng.standard_normal((50, 9, 2)))
@@ -176,7 +174,6 @@ def stream_gradients(
 
 
 def _cotangent(given: Any, x: Array, rows: Indices, size: int) -> Array:
-    """The cotangents (b, ...) of some systems."""
     expected = (rows.size, *x.shape[1:])
     if not callable(given):
         whole = as_inexact(given, "cotangent")

@@ -94,8 +94,6 @@ def race(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> rng = np.random.default_rng(0)
     >>> params = ims.adapters.gru_parameters(2, 4, rng=rng)
     >>> layer = ims.adapters.implicit_gru(params, rng.standard_normal((3, 5, 2)), lengths=[5, 1, 3])
@@ -115,7 +113,6 @@ def race(
 
 
 def _values(problem: Problem, starts: Any, rng: np.random.Generator | None) -> list[Array]:
-    """The initial values as arrays of one shape and dtype."""
     if isinstance(starts, str) or not isinstance(starts, Sequence):
         raise TypeError(f"race: `starts` must be a list of arrays or names, got {type(starts).__name__}")
     if not starts:

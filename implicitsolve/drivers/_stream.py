@@ -79,8 +79,6 @@ def solve_stream(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> def cubes(c):
     ...     return ims.Problem(lambda x: x**3 - c, batch_ndim=1, take=lambda rows: cubes(c[rows]))
     >>> numbers = np.arange(1.0, 1001.0)[:, None]
@@ -173,8 +171,6 @@ def solve_sequences(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> rng = np.random.default_rng(0)
     >>> params = ims.adapters.gru_parameters(2, 4, rng=rng)
     >>> sentences = [rng.standard_normal((length, 2)) for length in (3, 9, 1, 8, 5)]

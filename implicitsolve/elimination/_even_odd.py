@@ -51,8 +51,6 @@ def even_odd(problem: Problem) -> Problem:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> rng = np.random.default_rng(0)
     >>> layer = ims.adapters.implicit_gru(ims.adapters.gru_parameters(2, 4, rng=rng), rng.standard_normal((3, 5, 2)))
     >>> half = ims.elimination.even_odd(layer)
@@ -86,8 +84,6 @@ def expand(problem: Problem, kept: Array) -> Array:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> rng = np.random.default_rng(0)
     >>> layer = ims.adapters.implicit_gru(ims.adapters.gru_parameters(2, 4, rng=rng), rng.standard_normal((5, 2)))
     >>> ims.elimination.expand(layer, np.zeros((2, 4))).shape

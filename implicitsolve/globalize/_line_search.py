@@ -43,7 +43,6 @@ class ConstantForcing(Forcing):
 
     Examples
     --------
-    >>> import implicitsolve as ims
     >>> newton = ims.NewtonKrylov(forcing=ims.ConstantForcing(eta=0.01))
     >>> float(ims.root(lambda x: x**2 - 2, 1.0, method=newton).x.round(6))
     1.414214
@@ -86,7 +85,6 @@ class EisenstatWalker(Forcing):
 
     Examples
     --------
-    >>> import implicitsolve as ims
     >>> newton = ims.NewtonKrylov(forcing=ims.EisenstatWalker(eta_max=0.5))
     >>> float(ims.root(lambda x: x**2 - 2, 1.0, method=newton).x.round(6))
     1.414214
@@ -223,8 +221,6 @@ class Backtracking(LineSearch):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> newton = ims.NewtonKrylov(line_search=ims.Backtracking(max_trials=40))
     >>> result = ims.root(np.arctan, 10.0, method=newton)  # whole steps from 10 diverge
     >>> result.status.name, bool(result.steps[1].step_length < 1)

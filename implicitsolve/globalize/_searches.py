@@ -40,7 +40,6 @@ class FullStep(LineSearch):
 
     Examples
     --------
-    >>> import implicitsolve as ims
     >>> newton = ims.NewtonKrylov(line_search=ims.FullStep())
     >>> float(ims.root(lambda x: x**2 - 2, 1.0, method=newton).x.round(6))
     1.414214
@@ -70,8 +69,6 @@ class Wolfe(LineSearch):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> ims.root(np.arctan, 10.0, method=ims.NewtonKrylov(line_search=ims.Wolfe())).status.name
     'CONVERGED'
     """
@@ -149,8 +146,6 @@ class Dogleg(LineSearch):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> newton = ims.NewtonKrylov(line_search=ims.Dogleg())
     >>> ims.root(np.arctan, 10.0, method=newton).status.name  # whole steps from 10 diverge
     'CONVERGED'

@@ -188,7 +188,6 @@ class Session:
         threading.Thread(target=self._run, args=(run,), name="implicitsolve.jax", daemon=True).start()
 
     def next_request(self) -> tuple[int, Sequence[Any], Any]:
-        """The solver's next request; its exceptions are raised."""
         request = self.requests.get()
         if isinstance(request, BaseException):
             raise request
@@ -271,22 +270,18 @@ class Packing:
         self.words = jax.ShapeDtypeStruct((*shape, *(2,) * pairs), np.uint32)
 
     def pack(self, x: Any) -> Any:
-        """The words of an array of JAX."""
         if self.is_complex:
             x = jnp.stack([x.real, x.imag], axis=-1)
         return lax.bitcast_convert_type(x, jnp.uint32)
 
     def unpack(self, words: Any) -> Any:
-        """The array of JAX."""
         x = lax.bitcast_convert_type(words, self.real)
         return lax.complex(x[..., 0], x[..., 1]) if self.is_complex else x
 
     def pack_host(self, x: Any) -> Any:
-        """The words of an array of NumPy."""
         return np.asarray(x, self.dtype).reshape(-1).view(np.uint32).reshape(self.words.shape)
 
     def unpack_host(self, words: Any) -> Any:
-        """A copy of the array, of NumPy."""
         return np.array(words).reshape(-1).view(self.dtype).reshape(self.shape)
 
 

@@ -101,8 +101,6 @@ def layer(
     Examples
     --------
     >>> import jax
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> import implicitsolve.jax as imj
     >>> rng = np.random.default_rng(0)
     >>> params = ims.adapters.gru_parameters(2, 4, rng=rng, dtype=np.float32)
@@ -158,8 +156,6 @@ def approximate_fixed_point(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> import implicitsolve.jax as imj
     >>> rng = np.random.default_rng(0)
     >>> params = ims.adapters.elman_parameters(2, 3, rng=rng, dtype=np.float32)

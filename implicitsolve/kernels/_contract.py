@@ -118,7 +118,6 @@ class Kernel:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.kernels import Kernel
     >>> double = Kernel("double", lambda x: x + x)
     >>> double.implement("mine", lambda x: 2 * x, lambda like, size: isinstance(like, np.ndarray) and size > 3)

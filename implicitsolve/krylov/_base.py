@@ -170,8 +170,6 @@ class TruncatedInverse(KrylovMethod):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> A = np.eye(2) - np.array([[0.0, 0.5], [0.5, 0.0]])
     >>> result = ims.linear_solve(A, np.ones(2), method=ims.TruncatedInverse(order=2))
     >>> result.x, result.status.name

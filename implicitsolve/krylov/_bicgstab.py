@@ -38,8 +38,6 @@ class BiCGSTAB(KrylovMethod):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> ims.linear_solve(np.array([[2.0, 1.0], [0.0, 4.0]]), np.array([3.0, 4.0]), method=ims.BiCGSTAB()).x.round(9)
     array([1., 1.])
     """

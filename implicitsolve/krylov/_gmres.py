@@ -44,8 +44,6 @@ class GMRES(ChecksKeywords, KrylovMethod):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> ims.linear_solve(np.array([[2.0, 1.0], [0.0, 3.0]]), np.array([3.0, 3.0]), method=ims.GMRES(restart=10)).x
     array([1., 1.])
     """
@@ -141,8 +139,6 @@ class LGMRES(GMRES):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> A = np.diag(np.arange(1.0, 41.0)) + np.diag(np.ones(39), 1)
     >>> ims.linear_solve(A, np.ones(40), method=ims.LGMRES(restart=5)).status.name
     'CONVERGED'

@@ -44,8 +44,6 @@ class ScipyKrylov(KrylovMethod):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> A, b = np.array([[2.0, 1.0], [1.0, 3.0]]), np.array([3.0, 4.0])
     >>> ims.linear_solve(A, b, method=ims.ScipyKrylov(function="minres")).x.round(9)
     array([1., 1.])

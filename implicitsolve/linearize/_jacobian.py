@@ -58,8 +58,6 @@ def jacobian(problem: Problem | Residual, x: ArrayArgument) -> BlockBandedMatrix
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> ims.jacobian(lambda x: np.array([x[0] * x[1], x[1] ** 2]), [2.0, 3.0]).todense().round(6)
     array([[3., 2.],
            [0., 6.]])
@@ -142,8 +140,6 @@ def detect_structure(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> def heat(u):
     ...     p = np.pad(u, 1)
     ...     return 4 * u - p[2:, 1:-1] - p[:-2, 1:-1] - p[1:-1, 2:] - p[1:-1, :-2] + u**3 - 1

@@ -224,8 +224,6 @@ class Broyden(FixedPointMethod):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> A = np.array([[0.5, 0.4], [-0.4, 0.5]])
     >>> problem = ims.Problem(lambda x: x - np.tanh(A @ x + 1), fixed_point=True)
     >>> ims.root(problem, np.zeros(2), method=ims.Broyden()).x.round(6)

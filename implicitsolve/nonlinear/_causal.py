@@ -31,8 +31,6 @@ class Substitution(NonlinearMethod):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> rng = np.random.default_rng(0)
     >>> layer = ims.adapters.elman(ims.adapters.elman_parameters(2, 4, rng=rng), rng.standard_normal((3, 50, 2)))
     >>> ims.root(layer, method=ims.Substitution()).iterations
@@ -111,8 +109,6 @@ class CausalNewton(NonlinearMethod):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> rng = np.random.default_rng(0)
     >>> params = ims.adapters.diagonal_gru_parameters(2, 4, scale=1.0, rng=rng)
     >>> network = ims.adapters.diagonal_gru(params, rng.standard_normal((3, 5000, 2)))

@@ -224,8 +224,6 @@ class Picard(FixedPointMethod):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> problem = ims.Problem(lambda x: x - np.cos(x), fixed_point=True)
     >>> float(ims.root(problem, 1.0, method=ims.Picard()).x.round(6))
     0.739085

@@ -66,8 +66,6 @@ class Homotopy(FixedPointMethod):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> problem = ims.Problem(lambda x: x - np.cos(3 * x), fixed_point=True)
     >>> ims.root(problem, np.zeros(2), method=ims.Homotopy()).x.round(5)
     array([0.39004, 0.39004])

@@ -206,8 +206,6 @@ class NewtonKrylov(ChecksKeywords):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> method = ims.NewtonKrylov(krylov=ims.BiCGSTAB(), max_krylov=40)
     >>> ims.root(ims.Problem(lambda x: x**3 - 8), np.ones(2), method=method).x.round(8)
     array([2., 2.])

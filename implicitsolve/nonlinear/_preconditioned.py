@@ -88,8 +88,6 @@ class Preconditioned(NonlinearMethod):
     --------
     Nonlinear Jacobi sweeps, each unknown from its own equation x_i^3 + 4 x_i = 1 + neighbours, accelerated:
 
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> def neighbours(x):
     ...     return np.pad(x, 1)[:-2] + np.pad(x, 1)[2:]
     >>> def F(x):

@@ -71,8 +71,6 @@ class PseudoTransient(ChecksKeywords, NonlinearMethod):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> def reaction(u):  # u' = u - u^3: 0 is unstable, 1 and -1 are stable
     ...     return u - u**3
     >>> ims.root(reaction, np.array([0.1, -0.4]), method=ims.PseudoTransient(sign=1)).x.round(6)

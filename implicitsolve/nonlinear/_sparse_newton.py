@@ -90,8 +90,6 @@ class SparseNewton(PlannedMethod):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> def bratu(u):
     ...     p = np.pad(u, 1)
     ...     neighbors = p[2:, 1:-1] + p[:-2, 1:-1] + p[1:-1, 2:] + p[1:-1, :-2]

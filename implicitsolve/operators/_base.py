@@ -74,7 +74,6 @@ class LinearOperator:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve import LinearOperator
     >>> D = LinearOperator(lambda v: 2 * v, lambda w: 2 * w, in_shape=3)
     >>> (D @ D + D) @ np.ones(3)

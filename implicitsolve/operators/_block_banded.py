@@ -65,7 +65,6 @@ class BlockBandedMatrix(LinearOperator):
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.operators import BlockBandedMatrix
     >>> second_difference = np.broadcast_to(np.array([-1.0, 2.0, -1.0])[:, None, None], (4, 3, 1, 1))
     >>> A = BlockBandedMatrix(second_difference, lower=1, upper=1)

@@ -40,7 +40,6 @@ def aslinearoperator(A: Any, name: str = "A") -> LinearOperator:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve import aslinearoperator
     >>> aslinearoperator(np.diag([1.0, 2.0])) @ np.ones(2)
     array([1., 2.])

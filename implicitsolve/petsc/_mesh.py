@@ -10,13 +10,13 @@ import numpy as np
 from implicitsolve._record import Counts
 from implicitsolve._typing import HostArray
 from implicitsolve.derivatives import AdjointResult, TangentResult
+from implicitsolve.derivatives._implicit import status_of
 from implicitsolve.derivatives._systems import gradients_of
 from implicitsolve.petsc._mesh_points import MeshPoints
 from implicitsolve.petsc._mesh_solve import MeshFunctions, MeshSolve, linear_solve
 from implicitsolve.petsc._snes import PETScSNES
 from implicitsolve.problem import Problem
-from implicitsolve.result import LinearResult, NonlinearResult
-from implicitsolve.status import Status
+from implicitsolve.result import NonlinearResult
 from implicitsolve.stopping import LinearStop, NonlinearStop
 
 
@@ -97,7 +97,7 @@ class MeshProblem(MeshFunctions):
                 raw = gradients_of("pull_back", problem, parts)
             raw = {name: self.mesh.total(raw[name]) for name in sorted(raw)}
         counts = Counts(linearizations=1)
-        status = _status(result, linear)
+        status = status_of("pull_back", result, linear)
         return AdjointResult(gradients=raw, adjoint=linear.x, status=status, linear=linear, counts=counts)
 
     def push_forward(
@@ -109,18 +109,12 @@ class MeshProblem(MeshFunctions):
         x = _solution(result)
         right = self._call("parameter_jvp", self.mesh.with_halo(x), dict(tangents))
         linear = linear_solve(self, x, -right, "parameter_jvp", stop or LinearStop(), adjoint=False)
-        counts = Counts(linearizations=1)
-        return TangentResult(tangent=linear.x, status=_status(result, linear), linear=linear, counts=counts)
+        status, counts = status_of("push_forward", result, linear), Counts(linearizations=1)
+        return TangentResult(tangent=linear.x, status=status, linear=linear, counts=counts)
 
 
 def _solution(result: NonlinearResult | Any) -> HostArray:
     return np.asarray(result.x if isinstance(result, NonlinearResult) else result)
-
-
-def _status(result: NonlinearResult | Any, linear: LinearResult) -> Status:
-    """The linear solve's status, or FORWARD_NOT_CONVERGED where it converged but the nonlinear solve had not."""
-    failed = isinstance(result, NonlinearResult) and not result.success
-    return Status.FORWARD_NOT_CONVERGED if failed and linear.success else linear.status
 
 
 class Mesh(MeshPoints):
@@ -162,7 +156,6 @@ class Mesh(MeshPoints):
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.petsc import Mesh
     >>> def bratu(patch, u):
     ...     p = np.pad(u[..., 0], [(1 - b, 1 - a) for b, a in zip(patch.before, patch.after)])

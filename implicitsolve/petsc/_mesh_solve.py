@@ -165,14 +165,12 @@ class MeshSolve:
         return vec.getArray(readonly=True).copy().reshape(self.mesh.state_shape)
 
     def _measure(self, F: Any) -> float:
-        """Norm of F in the norm of the stopping rule."""
         two = F.norm()  # PETSc's maximum may leave out NaN
         if not np.isfinite(two) or self.stop.norm == "2":
             return float(two)
         return float(F.norm(petsc().NormType.NORM_INFINITY))
 
     def _note(self, snes: Any) -> None:
-        """Note the step to this iterate."""
         x = snes.getSolution()
         step = 0.0
         if self.before is None:

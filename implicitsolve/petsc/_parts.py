@@ -49,8 +49,6 @@ class PETScLU(LinearMethod):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> from implicitsolve.petsc import PETScLU
     >>> def bratu(u):
     ...     p = np.pad(u, 1)
@@ -128,8 +126,6 @@ class PETScPreconditioner(Preconditioner):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> from implicitsolve.petsc import PETScPreconditioner
     >>> def bratu(u):
     ...     p = np.pad(u, 1)

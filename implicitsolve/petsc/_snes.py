@@ -79,8 +79,6 @@ class PETScSNES(NonlinearMethod):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> from implicitsolve.petsc import PETScSNES
     >>> def bratu(u):
     ...     p = np.pad(u, 1)
@@ -210,7 +208,6 @@ class _Solve:
         return ending(snes)
 
     def _test(self, snes: Any, iteration: int, norms: tuple[float, float, float]) -> Any:
-        """Decide by the stopping rule whether the solve ends; PETSc's convergence test, called once in every step."""
         solution = self.solution
         reasons = petsc().SNES.ConvergedReason
         x, F = self.system.array(snes.getSolution()), self.system.array(snes.getFunction()[0])
@@ -263,14 +260,12 @@ class _Solve:
 
 
 def ending(snes: Any) -> Status:
-    """How PETSc's solve ended, where the stopping rule does not hold."""
     reason = _name(petsc().SNES.ConvergedReason, snes.getConvergedReason())
     is_singular = reason == "DIVERGED_LINEAR_SOLVE" and linear_ending(snes.ksp) is Status.SINGULAR
     return Status.SINGULAR if is_singular else FAILURES.get(reason, Status.STAGNATED)
 
 
 def linear_ending(ksp: Any) -> Status:
-    """How PETSc's linear solve ended."""
     reason = _name(petsc().KSP.ConvergedReason, ksp.getConvergedReason())
     return FAILURES.get(reason, Status.CONVERGED)
 

@@ -188,8 +188,6 @@ def to_petsc(problem: Problem, x0: Any, *, assemble: bool = True) -> PETScSystem
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> from petsc4py import PETSc
     >>> from implicitsolve.petsc import to_petsc
     >>> problem = ims.Problem(lambda x: x**3 - 8, structure=ims.BlockBanded(0, 0))
@@ -279,7 +277,6 @@ class PETScSystem:
         P.assemble()
 
     def _known_at(self, x: Any, name: str) -> Any:
-        """What is known at x0, once."""
         known = self._known.pop(name, None)
         return known if known is not None and x.equal(self._start) else None
 

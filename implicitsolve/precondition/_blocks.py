@@ -45,7 +45,6 @@ class BlockJacobi(Preconditioner):
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.operators import BlockBandedMatrix
     >>> from implicitsolve.precondition import BlockJacobi
     >>> second_difference = np.broadcast_to(np.array([-1.0, 2.0, -1.0])[:, None, None], (4, 3, 1, 1))
@@ -87,7 +86,6 @@ class Neumann(Preconditioner):
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.operators import BlockBandedMatrix
     >>> from implicitsolve.precondition import Neumann
     >>> A = BlockBandedMatrix(np.array([[[[0.0]], [[1.0]]], [[[-0.5]], [[1.0]]]]), lower=1, upper=0)
@@ -154,7 +152,6 @@ class BlockGaussSeidel(Preconditioner):
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.operators import BlockBandedMatrix
     >>> from implicitsolve.precondition import BlockGaussSeidel
     >>> steps = np.broadcast_to(np.array([-1.0, 1.0])[:, None, None], (4, 2, 1, 1))  # x[t] - x[t - 1]
@@ -221,8 +218,6 @@ class BlockILU(Preconditioner):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> from implicitsolve.operators import BlockBandedMatrix
     >>> from implicitsolve.precondition import BlockILU
     >>> n = 20  # -Laplace(u) on n x n points

@@ -118,8 +118,6 @@ class Lagged:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> def bratu(u):
     ...     p = np.pad(u, 1)
     ...     return p[2:] - 2 * u + p[:-2] + 3 * np.exp(u) / 101**2

@@ -56,8 +56,6 @@ class ILU(Preconditioner):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> from implicitsolve.precondition import ILU
     >>> def bratu(u):
     ...     p = np.pad(u, 1)
@@ -139,7 +137,6 @@ class AMG(Preconditioner):
 
     Examples
     --------
-    >>> import implicitsolve as ims
     >>> from implicitsolve.precondition import AMG
     >>> method = ims.NewtonKrylov(preconditioner=AMG(fields=2))
     """

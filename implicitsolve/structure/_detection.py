@@ -82,8 +82,6 @@ class Detection(Representation):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> ims.detect_structure(lambda x: 3 * x - np.roll(x, 1) ** 2, np.ones(50))
     <Detection: 50 unknowns, 100 entries, at most 2 in a row, 2 colors, by diagonals in 9 evaluations>
     """

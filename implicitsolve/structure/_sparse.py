@@ -49,7 +49,6 @@ class Sparse(Representation):
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.structure import Sparse
     >>> Sparse((np.array([0, 1, 1, 2]), np.array([0, 0, 1, 2])))
     <Sparse 3x3, 4 entries, at most 2 in a row>

@@ -35,7 +35,6 @@ def dot_test(A: Any, *, like: Array | None = None, rng: np.random.Generator | No
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.testing import dot_test
     >>> bool(dot_test(np.array([[1.0, 2.0], [3.0, 4.0]])) < 1e-14)
     True
@@ -73,8 +72,6 @@ def taylor_test(problem: Problem | Residual, x: Array, *, rng: np.random.Generat
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> from implicitsolve.testing import taylor_test
     >>> good = ims.Problem(lambda x: x**3, jvp=lambda x, v: 3 * x**2 * v)
     >>> bad = ims.Problem(lambda x: x**3, jvp=lambda x, v: 2 * x**2 * v)
@@ -143,7 +140,6 @@ def dense(A: LinearOperator | Any, *, like: Array | None = None) -> Any:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from implicitsolve.testing import dense
     >>> dense(np.eye(2))
     array([[1., 0.],

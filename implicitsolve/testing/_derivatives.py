@@ -126,8 +126,6 @@ def check_derivatives(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> problem = ims.Problem(lambda x: x**3 - 8, jvp=lambda x, v: 3 * x**2 * v, vjp=lambda x, w: -3 * x**2 * w)
     >>> report = ims.testing.check_derivatives(problem, np.array([1.0, 2.0]))
     >>> report.ok, [check.name for check in report.checks if not check.passed]

@@ -165,7 +165,6 @@ class Point:
         return f"it differs most at {self.place(system, int(np.argmax(np.abs(product - exact))))}"
 
     def place(self, system: int, entry: int) -> str:
-        """Name of an entry of F."""
         evaluator = self.evaluator
         name = entry_name("entry ", evaluator.problem.equations, entry, evaluator.event_shape)
         batch = np.unravel_index(system, evaluator.batch_shape) if evaluator.batch_shape else ()
@@ -188,7 +187,6 @@ class Point:
         return _worst(found)
 
     def _dot(self, name: str, operator: LinearOperator, v: Array, w: Array, Jv: Array, allowed: float) -> Check:
-        """The dot test of one direction."""
         back = operator.rmatvec(w)
         mismatch = self.mismatch(w, Jv, back, v)
         worst = float(np.where(np.isnan(mismatch), np.inf, mismatch).max(initial=0.0))
@@ -208,7 +206,6 @@ class Point:
         return Check(name, False, worst, allowed, hint)
 
     def mismatch(self, w: Array, Jv: Array, back: Array, v: Array) -> HostArray:
-        """Relative difference of <w, J v> and <J^H w, v>, for each system."""
         with np.errstate(all="ignore"):
             left, right = self.xp.vecdot(w, Jv), self.xp.vecdot(back, v)
             size = np.maximum(norm2(w) * norm2(Jv), norm2(back) * norm2(v))
@@ -247,8 +244,6 @@ def structure_test(problem: Problem, x: Array, *, rng: np.random.Generator | Non
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> def F(u):
     ...     return np.diff(u, 2, prepend=0.0, append=0.0) + u**2
     >>> x = np.linspace(1.0, 2.0, 9)

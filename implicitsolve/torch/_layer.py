@@ -263,7 +263,6 @@ class ImplicitLayer(nn.Module):
         return array
 
     def build(self, arrays: Mapping[str, Any], settings: Mapping[str, Any]) -> Problem:
-        """The problem that the adapter makes of arrays."""
         others = {name: array for name, array in arrays.items() if name not in self.names}
         return getattr(ims.adapters, self.adapter)({name: arrays[name] for name in self.names}, **others, **settings)
 

@@ -56,7 +56,6 @@ class LiftedNet(ImplicitLayer):
     --------
     Three steps of a recurrent network, whose weights are the same in every step:
 
-    >>> import numpy as np
     >>> import torch
     >>> from implicitsolve.adapters import lifted_rnn
     >>> from implicitsolve.torch import LiftedNet

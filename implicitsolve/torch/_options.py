@@ -50,7 +50,6 @@ class SolveOptions:
 
     Examples
     --------
-    >>> import implicitsolve as ims
     >>> from implicitsolve.torch import SolveOptions
     >>> SolveOptions(stop=ims.NonlinearStop(atol=1e-3), on_failure="raise").on_failure
     'raise'
@@ -159,7 +158,6 @@ class Start:
         return whole
 
     def keep(self, store: dict[Hashable, Tensor], x: Tensor, is_good: Iterable[bool]) -> None:
-        """Store the states or adjoints of the samples whose solves converged."""
         for key, row, good in zip(self.keys, self._rows(x.detach()), is_good, strict=True):
             if good:
                 store[key] = row.clone()

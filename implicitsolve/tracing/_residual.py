@@ -177,8 +177,6 @@ def trace(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
     >>> def F(x, a):
     ...     out = np.zeros(x.size)
     ...     out[:-1] = np.maximum(x[1:], 0.0) - a * x[:-1]
