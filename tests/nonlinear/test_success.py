@@ -332,3 +332,18 @@ def test_singular_systems_with_solutions_are_solved(kind, n, batch):
             F = np.abs(problem.residual(result.x)).max(axis=-1)
             is_rounding = (F > 0) & (F <= 1e-12) & (np.asarray(result.status) != Status.AT_INFINITY)
             assert np.all(result.success | is_rounding), (kind, x0, bend)
+
+
+@pytest.mark.parametrize("factor", [10, 100])
+def test_complex_numbers_were_solved_by_one_equation_alone(factor):
+    """The larger of two equations, by products: the smaller one determines the unknown from afar."""
+
+    def pairs(x):
+        a, b = x[::2], x[1::2]
+        return np.stack([1e4 * a * b - 1, np.exp(-a) + np.exp(-b) - 1.0001], axis=1).ravel()
+
+    start = factor * np.asarray([0.3j, 1 + 0.3j, -0.2j, 1 - 0.2j])
+    with np.errstate(all="ignore"):
+        result = root(pairs, start)
+        roots = root(pairs, np.asarray([1e-5, 9.1, 1e-5, 9.1])).x
+    assert not result.success or np.abs(np.exp(-result.x[1::2]) - np.exp(-roots[1::2])).max() <= 1e-8

@@ -62,9 +62,9 @@ def test_root(layer, counted, xp, method):
     steps = len(result.steps)  # and the start
     if method == "newton-krylov":
         products = sum(step.krylov_iterations.max() for step in result.steps if step.iteration)
-        assert reads <= products + steps + 3  # two show that F is rounding error
+        assert reads <= products + steps + 4  # two show that F is rounding error, one looks for ignored equations
     elif method in ("auto", "anderson", "picard"):
-        assert reads <= steps + 1  # the last one looks for what is not finite
+        assert reads <= steps + 2  # the last ones look for what is not finite, and for ignored equations
     else:
         assert reads <= (2 if method == "broyden" else 14) * steps + 1
 
