@@ -34,9 +34,7 @@ def diagonal_gru_parameters(
 
     Parameters
     ----------
-    d, k : int
-        Inputs and states of one position.
-    scale, rng, dtype : float, numpy.random.Generator, dtype
+    d, k, scale, rng, dtype
         As for `gru_parameters`.
 
     Returns
@@ -60,10 +58,8 @@ def diagonal_lstm_parameters(
 
     Parameters
     ----------
-    d, k : int
-        Inputs and hidden states of one position; there are as many cell states.
-    scale, rng, dtype : float, numpy.random.Generator, dtype
-        As for `gru_parameters`.
+    d, k, scale, rng, dtype
+        As for `gru_parameters`; there are as many cell states as hidden ones, k.
 
     Returns
     -------
@@ -96,22 +92,18 @@ def diagonal_gru(
     ----------
     params : mapping of str to Array
         Exactly the names and shapes of `diagonal_gru_parameters`.
-    inputs : Array of shape (B, T, d) or (T, d)
-        As in `implicit_gru`.
-    lengths : array or list of B integers from 1 to T, optional
+    inputs, lengths
         As in `implicit_gru`.
     h0 : Array of shape (k,) or (B, k), optional
-        State before the first position: one for all sequences, or one for each. Default: zero.
+        State before the first position, as `hs` of `implicit_gru`.
 
     Returns
     -------
     Problem
-        With `parameters` (and so gradients) under the names of `params`, and "inputs" and "h0"; an h0 that is not given
-        counts as zeros of shape (k,). Arrays are copied.
-
-        It is causal: ``substitute`` runs the network position by position, and this is what `root` does by default.
-        ``method=CausalNewton()`` solves for all positions in parallel; `NewtonKrylov` takes one Krylov iteration per
-        step, since J offers its exact inverse. The adjoint system of `pull_back` is one scan backwards in any case.
+        With `parameters` (and so gradients) as in `implicit_gru`, "h0" among them. It is causal: ``substitute`` runs
+        the network position by position, and this is what `root` does by default. ``method=CausalNewton()`` solves for
+        all positions in parallel; `NewtonKrylov` takes one Krylov iteration per step, since J offers its exact inverse.
+        The adjoint system of `pull_back` is one scan backwards in any case.
 
     Notes
     -----
@@ -138,9 +130,6 @@ def diagonal_gru(
     >>> result = ims.root(network, method=ims.CausalNewton())
     >>> bool(result.success.all()), bool(np.allclose(result.x, network.substitute(), atol=1e-5))
     (True, True)
-    >>> gradients = ims.pull_back(network, result, np.ones_like(result.x)).gradients
-    >>> gradients["Uz"].shape, gradients["h0"].shape
-    ((4,), (4,))
     """
     parameters = read_parameters("diagonal_gru", params, inputs, DiagonalGRUCell.shapes, size="b")
     cell = DiagonalGRUCell.of(parameters, (-1,))
@@ -170,12 +159,10 @@ def diagonal_lstm(
     ----------
     params : mapping of str to Array
         Exactly the names and shapes of `diagonal_lstm_parameters`.
-    inputs : Array of shape (B, T, d) or (T, d)
+    inputs, lengths
         As in `implicit_gru`. The state has shape (B, T, 2 k) or (T, 2 k).
-    lengths : array or list of B integers from 1 to T, optional
-        As in `implicit_gru`.
     h0, c0 : Array of shape (k,) or (B, k), optional
-        States before the first position: one for all sequences, or one for each. Default: zero.
+        States before the first position, as `hs` of `implicit_gru`.
 
     Returns
     -------

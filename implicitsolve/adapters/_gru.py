@@ -148,12 +148,10 @@ def gru_switch(
 
     Parameters
     ----------
-    params, inputs : Mapping and Array
+    params, inputs, lengths, hs, he
         As in `implicit_gru`.
     states : Array of shape (B, T, k) or (T, k)
         Usually the solution.
-    lengths, hs, he : optional
-        As in `implicit_gru`.
 
     Returns
     -------
@@ -204,12 +202,10 @@ def stencil_gru_parameters(
 
     Parameters
     ----------
-    d, k : int
-        Inputs and states of one position.
+    d, k, scale, rng, dtype
+        As for `gru_parameters`.
     offsets : sequence of int, optional
         Of the neighbours, as in `stencil_gru`; only their number m matters here. Default (-1, 1).
-    scale, rng, dtype : float, numpy.random.Generator, dtype
-        As for `gru_parameters`.
 
     Returns
     -------
@@ -254,13 +250,11 @@ def stencil_gru(
     ----------
     params : mapping of str to Array
         Exactly the names and shapes of `stencil_gru_parameters`.
-    inputs : Array of shape (B, T, d) or (T, d)
+    inputs, lengths
         As in `implicit_gru`.
     offsets : sequence of int
         Where the neighbours are, in the order of Ws, Us and bs; distinct, none of them 0. With (-1, 1) the layer is
         the implicit GRU, with Ws = (Wp, Wn) and so on; with offsets of one sign it is causal or anticausal.
-    lengths : array or list of B integers from 1 to T, optional
-        As in `implicit_gru`.
     hs : Array of shape (lower, k) or (B, lower, k), optional
         With lower = max(0, -min(offsets)): states before the first position, for all sequences or for each, nearest
         first: ``hs[j-1]`` is h_{1-j}. If lower is 1 its axis may be left out. Default: zero.
@@ -270,11 +264,8 @@ def stencil_gru(
     Returns
     -------
     Problem
-        With `parameters` (and so gradients) under the names of `params`, and "inputs", "hs" and "he"; boundary states
-        that are not given count as zeros of shape (lower, k) and (upper, k). Arrays are copied.
-
-        Declares its structure and offers its blocks; a causal or anticausal layer offers `substitute`, one with
-        offsets (-1, 1) its `halves`. ``initial_guess`` is as in `implicit_gru`.
+        As in `implicit_gru`, but that boundary states count as zeros of shape (lower, k) and (upper, k), only a layer
+        with offsets (-1, 1) has `halves`, and a causal or anticausal one offers `substitute`.
 
     Raises
     ------
@@ -283,8 +274,8 @@ def stencil_gru(
 
     Notes
     -----
-    A solution exists in the box ``|h| <= max(1, |hs|, |he|)``, into which F maps itself; it need not be unique. The
-    switch is safe at any size of its arguments; where all sigma(a_j) vanish it has the limit exp(a_j)/sum_l exp(a_l).
+    A solution exists as for `implicit_gru`. The switch is safe at any size of its arguments; where all sigma(a_j)
+    vanish it has the limit exp(a_j)/sum_l exp(a_l).
 
     With m offsets and N = sum(lengths) + (B + 1) max(lower, upper) rows, a residual or a product with J or its adjoint
     takes 2 N (m + 3) k^2 operations (m + 3 GEMMs). A linearization holds (2 m + 5) N k numbers.
@@ -302,8 +293,6 @@ def stencil_gru(
     >>> result = ims.root(layer)
     >>> result.x.shape, bool(result.success.all())
     ((3, 5, 4), True)
-    >>> ims.pull_back(layer, result, np.ones_like(result.x)).gradients["Us"].shape
-    (3, 4, 4)
     """
     caller = "stencil_gru"
     places = _check_offsets(caller, offsets)

@@ -204,23 +204,19 @@ def lifted_birnn(
         Weights of the backward recursion.
     T : int
         Number of steps.
-    bf, bb : Array of shapes (k,) and (m,), optional
-        Biases of the recursions, as `b` of `lifted_rnn`. Default: none.
-    initial : {"zero", "input"}, optional
-        "zero" (default): h_0 = g_0 = phi(0), in rows of A and B that are zero. "input": h_0 and g_0 are no part of the
-        state but follow the inputs, u = (u_T, ..., u_1, h_0, g_0).
-    format : {"sparse", "block-banded", "dense"}, optional
-        As in `lifted_feedforward`; "block-banded" needs m = k.
+    bf, bb, initial, format
+        As `b` and the others of `lifted_rnn`: with "input" the inputs are (u_T, ..., u_1, h_0, g_0), and "block-banded"
+        needs m = k.
 
     Returns
     -------
     LiftedMatrices
-        Unpacks as A, B, C. Its `weights` and their gradients have the names of the arguments.
+        As `lifted_rnn`, under the names of the arguments.
 
     Raises
     ------
     TypeError, ValueError
-        As `lifted_feedforward`; or if `T` is not a positive integer.
+        As `lifted_rnn`.
 
     References
     ----------

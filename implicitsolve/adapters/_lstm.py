@@ -30,10 +30,8 @@ def lstm_parameters(
 
     Parameters
     ----------
-    d, k : int
-        Inputs and states of one position; there are as many cell states.
-    scale, rng, dtype : float, numpy.random.Generator, dtype
-        As for `gru_parameters`.
+    d, k, scale, rng, dtype
+        As for `gru_parameters`; there are as many cell states as hidden ones, k.
 
     Returns
     -------
@@ -75,22 +73,16 @@ def implicit_lstm(
     ----------
     params : mapping of str to Array
         Exactly the names and shapes of `lstm_parameters`.
-    inputs : Array of shape (B, T, d) or (T, d)
+    inputs, lengths
         As in `implicit_gru`. The state has shape (B, T, 2 k) or (T, 2 k).
-    lengths : array or list of B integers from 1 to T, optional
-        As in `implicit_gru`.
     hs, cs, he, ce : Array of shape (k,) or (B, k), optional
-        Hidden and cell states before the first and after the last position: one for all sequences, or one for each.
-        Default: zero.
+        Hidden and cell states before the first and after the last position, as in `implicit_gru`.
 
     Returns
     -------
     Problem
-        With `parameters` (and so gradients) under the names of `params`, and "inputs", "hs", "cs", "he" and "ce"; a
-        boundary state that is not given counts as zeros of shape (k,). Arrays are copied.
-
-        Declares its structure and offers its blocks (2 k x 2 k) and its `halves`. ``initial_guess`` is as in
-        `implicit_gru`, with an ordinary LSTM.
+        As in `implicit_gru`, with the boundary states "hs", "cs", "he" and "ce" and with blocks of 2 k x 2 k; the guess
+        "one-step" is that of an ordinary LSTM.
 
     Notes
     -----
@@ -113,9 +105,6 @@ def implicit_lstm(
     >>> result = ims.root(layer)
     >>> result.x.shape, bool(result.success.all())
     ((3, 5, 8), True)
-    >>> gradients = ims.pull_back(layer, result, np.ones_like(result.x)).gradients
-    >>> gradients["Uf"].shape, gradients["cs"].shape
-    ((4, 4), (4,))
     """
     caller = "implicit_lstm"
     parameters = read_parameters(caller, params, inputs, LSTMCell.shapes, size="bi")

@@ -37,12 +37,10 @@ def rnn_parameters(
 
     Parameters
     ----------
-    d, k : int
-        Inputs and states of one position.
+    d, k, scale, rng, dtype
+        As for `gru_parameters`.
     lower, upper : int, optional
         Neighbours before and after each position, not both 0. Default 1.
-    scale, rng, dtype : float, numpy.random.Generator, dtype
-        As for `gru_parameters`. The default scale 0.1 is that of [1]_.
 
     Returns
     -------
@@ -53,10 +51,6 @@ def rnn_parameters(
     ------
     TypeError, ValueError
         As `gru_parameters`; or if `lower` or `upper` is not an integer, or out of range.
-
-    References
-    ----------
-    .. [1] Kazi, *Implicitly-Defined Neural Networks for Sequence Labeling*, 2016, section 5.
 
     Examples
     --------
@@ -93,27 +87,17 @@ def implicit_rnn(
     params : mapping of str to Array
         Exactly the names and shapes of `rnn_parameters`; the shapes of P and N determine the width of the stencil. With
         lower or upper 0 the layer is causal or anticausal.
-    inputs : Array of shape (B, T, d) or (T, d)
+    inputs, lengths
         As in `implicit_gru`.
     activation : {"tanh", "logistic", "relu", "identity"}, optional
         phi. Default "tanh". With the last two there may be no solution. The derivative of "relu" is taken as 0 at 0.
-    lengths : array or list of B integers from 1 to T, optional
-        As in `implicit_gru`.
-    hs : Array of shape (lower, k) or (B, lower, k), optional
-        States before the first position, for all sequences or for each, nearest first: ``hs[j-1]`` is h_{1-j}. If
-        lower is 1 its axis may be left out. Default: zero.
-    he : Array of shape (upper, k) or (B, upper, k), optional
-        States after the last position n in the same way: ``he[j-1]`` is h_{n+j}.
+    hs, he : Array of shape (lower, k) or (B, lower, k), and (upper, k) or (B, upper, k), optional
+        States before the first and after the last position, as in `stencil_gru`.
 
     Returns
     -------
     Problem
-        With `parameters` (and so gradients) under the names of `params`, and "inputs", "hs" and "he"; boundary states
-        that are not given count as zeros of shape (lower, k) and (upper, k). Arrays are copied.
-
-        Declares its structure and offers its blocks; a causal or anticausal layer offers `substitute`, one with
-        lower = upper = 1 its `halves`. ``initial_guess`` is as in `implicit_gru`, with the ordinary RNN whose only
-        recurrent weight is the sum of all P_j and N_j.
+        As in `stencil_gru`; "one-step" is the ordinary RNN whose only recurrent weight is the sum of all P_j and N_j.
 
     Raises
     ------
@@ -142,9 +126,6 @@ def implicit_rnn(
     >>> result = ims.root(layer)
     >>> result.x.shape, bool(result.success.all())
     ((3, 5, 4), True)
-    >>> gradients = ims.pull_back(layer, result, np.ones_like(result.x)).gradients
-    >>> gradients["P"].shape, gradients["hs"].shape
-    ((2, 4, 4), (2, 4))
     """
     caller = "implicit_rnn"
     check_inputs(caller, inputs)
@@ -176,12 +157,10 @@ def elman_parameters(
 
     Parameters
     ----------
-    d, k : int
-        Inputs and states of one position.
+    d, k, scale, rng, dtype
+        As for `gru_parameters`, but that the default scale 0.05 is that of [1]_.
     bias : bool, optional
         Whether there is a b. Default True.
-    scale, rng, dtype : float, numpy.random.Generator, dtype
-        As for `gru_parameters`. The default scale 0.05 is that of [1]_.
 
     Returns
     -------
@@ -219,24 +198,20 @@ def elman(
     ----------
     params : mapping of str to Array
         Exactly the names and shapes of `elman_parameters`; b may be absent.
-    inputs : Array of shape (B, T, d) or (T, d)
+    inputs, lengths
         As in `implicit_gru`.
     activation : {"tanh", "logistic", "relu", "identity"}, optional
         phi. Default "tanh". The derivative of "relu" is taken as 0 at 0.
-    lengths : array or list of B integers from 1 to T, optional
-        As in `implicit_gru`.
     h0 : Array of shape (k,) or (B, k), optional
-        State before the first position: one for all sequences, or one for each. Default: zero.
+        State before the first position, as `hs` of `implicit_gru`.
 
     Returns
     -------
     Problem
-        With `parameters` (and so gradients) under the names of `params`, and "inputs" and "h0"; an h0 that is not given
-        counts as zeros of shape (k,). Arrays are copied.
-
-        It is causal: ``substitute`` runs the network, and the initial guess "one-step" is the same. ``structure`` and
-        ``blocks`` describe the block-bidiagonal J, by which all positions can be solved for in parallel. The adjoint
-        system of `pull_back` is backpropagation through time.
+        With `parameters` (and so gradients) as in `implicit_gru`, "h0" among them. It is causal: ``substitute`` runs
+        the network, and the initial guess "one-step" is the same. ``structure`` and ``blocks`` describe the
+        block-bidiagonal J, by which all positions can be solved for in parallel. The adjoint system of `pull_back` is
+        backpropagation through time.
 
     Raises
     ------
