@@ -34,7 +34,7 @@ def diagonal_gru_parameters(
 
     Parameters
     ----------
-    d, k, scale, rng, dtype
+    d, k, scale, rng, dtype : int, float, numpy.random.Generator and dtype
         As for `gru_parameters`.
 
     Returns
@@ -58,7 +58,7 @@ def diagonal_lstm_parameters(
 
     Parameters
     ----------
-    d, k, scale, rng, dtype
+    d, k, scale, rng, dtype : int, float, numpy.random.Generator and dtype
         As for `gru_parameters`; there are as many cell states as hidden ones, k.
 
     Returns
@@ -92,7 +92,7 @@ def diagonal_gru(
     ----------
     params : mapping of str to Array
         Exactly the names and shapes of `diagonal_gru_parameters`.
-    inputs, lengths
+    inputs, lengths : Array, and integers, optional
         As in `implicit_gru`.
     h0 : Array of shape (k,) or (B, k), optional
         State before the first position, as `hs` of `implicit_gru`.
@@ -159,7 +159,7 @@ def diagonal_lstm(
     ----------
     params : mapping of str to Array
         Exactly the names and shapes of `diagonal_lstm_parameters`.
-    inputs, lengths
+    inputs, lengths : Array, and integers, optional
         As in `implicit_gru`. The state has shape (B, T, 2 k) or (T, 2 k).
     h0, c0 : Array of shape (k,) or (B, k), optional
         States before the first position, as `hs` of `implicit_gru`.

@@ -148,10 +148,12 @@ def gru_switch(
 
     Parameters
     ----------
-    params, inputs, lengths, hs, he
+    params, inputs : Mapping and Array
         As in `implicit_gru`.
     states : Array of shape (B, T, k) or (T, k)
         Usually the solution.
+    lengths, hs, he : optional
+        As in `implicit_gru`.
 
     Returns
     -------
@@ -193,16 +195,16 @@ def stencil_gru_parameters(
     d: int,
     k: int,
     *,
-    offsets: Sequence[int] = (-1, 1),
     scale: float = 0.1,
     rng: np.random.Generator,
     dtype: DType = np.float64,
+    offsets: Sequence[int] = (-1, 1),
 ) -> dict[str, HostArray]:
     """Draw the parameters of a stencil GRU, uniformly from [-scale, scale].
 
     Parameters
     ----------
-    d, k, scale, rng, dtype
+    d, k, scale, rng, dtype : int, float, numpy.random.Generator and dtype
         As for `gru_parameters`.
     offsets : sequence of int, optional
         Of the neighbours, as in `stencil_gru`; only their number m matters here. Default (-1, 1).
@@ -233,8 +235,8 @@ def stencil_gru(
     params: Mapping[str, Array],
     inputs: Array,
     *,
-    offsets: Sequence[int],
     lengths: Lengths = None,
+    offsets: Sequence[int],
     hs: Array | None = None,
     he: Array | None = None,
 ) -> Problem:
@@ -250,7 +252,7 @@ def stencil_gru(
     ----------
     params : mapping of str to Array
         Exactly the names and shapes of `stencil_gru_parameters`.
-    inputs, lengths
+    inputs, lengths : Array, and integers, optional
         As in `implicit_gru`.
     offsets : sequence of int
         Where the neighbours are, in the order of Ws, Us and bs; distinct, none of them 0. With (-1, 1) the layer is

@@ -204,7 +204,7 @@ def lifted_birnn(
         Weights of the backward recursion.
     T : int
         Number of steps.
-    bf, bb, initial, format
+    bf, bb, initial, format : Array of shapes (k,) and (m,), and str, optional
         As `b` and the others of `lifted_rnn`: with "input" the inputs are (u_T, ..., u_1, h_0, g_0), and "block-banded"
         needs m = k.
 

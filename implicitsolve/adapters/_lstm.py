@@ -30,7 +30,7 @@ def lstm_parameters(
 
     Parameters
     ----------
-    d, k, scale, rng, dtype
+    d, k, scale, rng, dtype : int, float, numpy.random.Generator and dtype
         As for `gru_parameters`; there are as many cell states as hidden ones, k.
 
     Returns
@@ -73,7 +73,7 @@ def implicit_lstm(
     ----------
     params : mapping of str to Array
         Exactly the names and shapes of `lstm_parameters`.
-    inputs, lengths
+    inputs, lengths : Array, and integers, optional
         As in `implicit_gru`. The state has shape (B, T, 2 k) or (T, 2 k).
     hs, cs, he, ce : Array of shape (k,) or (B, k), optional
         Hidden and cell states before the first and after the last position, as in `implicit_gru`.

@@ -27,17 +27,17 @@ def rnn_parameters(
     d: int,
     k: int,
     *,
-    lower: int = 1,
-    upper: int = 1,
     scale: float = 0.1,
     rng: np.random.Generator,
     dtype: DType = np.float64,
+    lower: int = 1,
+    upper: int = 1,
 ) -> dict[str, HostArray]:
     """Draw the parameters of an implicit RNN, uniformly from [-scale, scale].
 
     Parameters
     ----------
-    d, k, scale, rng, dtype
+    d, k, scale, rng, dtype : int, float, numpy.random.Generator and dtype
         As for `gru_parameters`.
     lower, upper : int, optional
         Neighbours before and after each position, not both 0. Default 1.
@@ -69,8 +69,8 @@ def implicit_rnn(
     params: Mapping[str, Array],
     inputs: Array,
     *,
-    activation: str = "tanh",
     lengths: Lengths = None,
+    activation: str = "tanh",
     hs: Array | None = None,
     he: Array | None = None,
 ) -> Problem:
@@ -87,7 +87,7 @@ def implicit_rnn(
     params : mapping of str to Array
         Exactly the names and shapes of `rnn_parameters`; the shapes of P and N determine the width of the stencil. With
         lower or upper 0 the layer is causal or anticausal.
-    inputs, lengths
+    inputs, lengths : Array, and integers, optional
         As in `implicit_gru`.
     activation : {"tanh", "logistic", "relu", "identity"}, optional
         phi. Default "tanh". With the last two there may be no solution. The derivative of "relu" is taken as 0 at 0.
@@ -151,13 +151,13 @@ def _depth(caller: str, params: Mapping[str, Array], name: str, like: Array) -> 
 
 
 def elman_parameters(
-    d: int, k: int, *, bias: bool = True, scale: float = 0.05, rng: np.random.Generator, dtype: DType = np.float64
+    d: int, k: int, *, scale: float = 0.05, rng: np.random.Generator, dtype: DType = np.float64, bias: bool = True
 ) -> dict[str, HostArray]:
     """Draw the parameters of an Elman network, uniformly from [-scale, scale].
 
     Parameters
     ----------
-    d, k, scale, rng, dtype
+    d, k, scale, rng, dtype : int, float, numpy.random.Generator and dtype
         As for `gru_parameters`, but that the default scale 0.05 is that of [1]_.
     bias : bool, optional
         Whether there is a b. Default True.
@@ -185,8 +185,8 @@ def elman(
     params: Mapping[str, Array],
     inputs: Array,
     *,
-    activation: str = "tanh",
     lengths: Lengths = None,
+    activation: str = "tanh",
     h0: Array | None = None,
 ) -> Problem:
     """Return an Elman network on a batch of sequences as a problem: residual(H) = H - F(H).
@@ -198,7 +198,7 @@ def elman(
     ----------
     params : mapping of str to Array
         Exactly the names and shapes of `elman_parameters`; b may be absent.
-    inputs, lengths
+    inputs, lengths : Array, and integers, optional
         As in `implicit_gru`.
     activation : {"tanh", "logistic", "relu", "identity"}, optional
         phi. Default "tanh". The derivative of "relu" is taken as 0 at 0.

@@ -17,7 +17,7 @@ from numba.extending import get_cython_function_address
 from implicitsolve._typing import HostArray
 from implicitsolve.backends.numba._elimination import copy_block, largest_in_block
 from implicitsolve.backends.numba._jit import ZERO, _intrinsic, inner, kernel, share
-from implicitsolve.backends.numba._views import View, fill, larger, smaller, view
+from implicitsolve.backends.numba._views import View, larger, smaller, view
 from implicitsolve.kernels import StoredFactors
 
 
@@ -37,8 +37,12 @@ class Batch(StoredFactors):
         return x
 
     def solve_in_place(self, x: HostArray, adjoint: bool = False) -> None:
-        """Overwrite x (B, T, k, K), in C order, with A^-1 x or A^-H x."""
-        if x.size:
+        """Overwrite x (B, T, k, K), in C order, with A^-1 x or A^-H x; NaN for singular systems."""
+        is_singular = self.singular >= 0
+        if is_singular.any():
+            good = np.flatnonzero(~is_singular)
+            x[good], x[is_singular] = self.take(good).solve(x[good], adjoint), np.nan
+        elif x.size:
             self._solve(x, adjoint)
 
     def _solve(self, x: HostArray, adjoint: bool) -> None:
@@ -197,7 +201,7 @@ class LargeBlockFactors(Batch):
         def run(part: slice) -> None:
             calls = calls_of(x.dtype, k, K)
             loop: Any = _solve_transpose if adjoint else _solve
-            loop(self.F[part], self.pivots[part], self.lower, calls, self.singular[part], x[part])
+            loop(self.F[part], self.pivots[part], self.lower, calls, x[part])
 
         share(run, B, 2.0 * self.F.size * K)
         if conjugate:
@@ -241,14 +245,11 @@ def _factor(A, F, pivots, lower, in_place, calls, singular, growth):
 
 
 @kernel
-def _solve(F, pivots, lower, calls, singular, x):
-    """Overwrite x (B, T, k, K) with the solutions; NaN for singular systems."""
-    F, pivots, calls, singular, x = view(F), view(pivots), views(calls), view(singular), view(x)
+def _solve(F, pivots, lower, calls, x):
+    """Overwrite x (B, T, k, K) with the solutions."""
+    F, pivots, calls, x = view(F), view(pivots), views(calls), view(x)
     T, m = F.shape[1:3]
     for b in range(F.shape[0]):
-        if singular[b] >= 0:
-            fill(x[b], np.nan)
-            continue
         for t in range(T):
             for i in range(1, smaller(lower, t) + 1):
                 subtract_product(calls, F[b, t, lower - i], x[b, t - i], x[b, t], False)
@@ -259,14 +260,11 @@ def _solve(F, pivots, lower, calls, singular, x):
 
 
 @kernel
-def _solve_transpose(F, pivots, lower, calls, singular, x):
-    """Overwrite x with the solutions for the transposed matrices; NaN for singular systems."""
-    F, pivots, calls, singular, x = view(F), view(pivots), views(calls), view(singular), view(x)
+def _solve_transpose(F, pivots, lower, calls, x):
+    """Overwrite x with the solutions for the transposed matrices."""
+    F, pivots, calls, x = view(F), view(pivots), views(calls), view(x)
     T, m = F.shape[1:3]
     for b in range(F.shape[0]):
-        if singular[b] >= 0:
-            fill(x[b], np.nan)
-            continue
         for t in range(T - 1):
             for c in range(1, smaller(m - 1 - lower, T - 1 - t) + 1):
                 subtract_product(calls, F[b, t, lower + c], x[b, t], x[b, t + c], True)

@@ -13,7 +13,7 @@ from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba import _elimination, _pairs, _scalar_tridiagonal
 from implicitsolve.backends.numba._blas import Batch, LargeBlockFactors, usable
 from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, share, static_size, supports
-from implicitsolve.backends.numba._views import fill, larger, number, smaller, view
+from implicitsolve.backends.numba._views import larger, number, smaller, view
 
 
 def block_lu(blocks: HostArray, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Any:
@@ -66,9 +66,9 @@ class BandFactors(Batch):
         def run(part: slice) -> None:
             factors = self.F[part], self.pivots[part]
             if not adjoint and self.lower == 1 and self.F.shape[2:4] == (3, 2):
-                _pairs.solve_pairs(*factors, self.singular[part], x[part])
+                _pairs.solve_pairs(*factors, x[part])
             else:
-                loop(*factors, self.reach[part], self.lower, size, self.singular[part], x[part])
+                loop(*factors, self.reach[part], self.lower, size, x[part])
 
         share(run, len(x), 2.0 * self.F.size)
 
@@ -98,7 +98,7 @@ class TridiagonalFactors(Batch):
 
     def _solve_column(self, x: HostArray, adjoint: bool) -> None:
         solve, kind = _scalar_tridiagonal.solve, (0,) * adjoint
-        share(lambda part: solve(self.F[part], self.singular[part], x[part], kind), len(x), 4.0 * x.size)
+        share(lambda part: solve(self.F[part], x[part], kind), len(x), 4.0 * x.size)
 
 
 # Block tridiagonal matrices whose outer blocks are triangular: scalar bands of k on either side, without interchanges.
@@ -168,7 +168,9 @@ def _factor_one(A, F, size, lanes):
     k = len(size) if len(size) > 0 else A.shape[2]
     N = T * k
     one = number(A, 1)
-    fill(lanes, 0)
+    for i in range(3):
+        for c in range(2 * k + 1):
+            lanes[i, c] = 0
     if not _copy_rows(A, F, 0, k, lanes):
         return np.inf
     for t in range(T):

@@ -17,7 +17,7 @@ import numpy as np
 
 from implicitsolve.backends.numba._jit import fma, inline, inner, kernel, magnitude
 from implicitsolve.backends.numba._lanes import exchange_entries
-from implicitsolve.backends.numba._views import fill, larger, number, smaller, view
+from implicitsolve.backends.numba._views import larger, number, smaller, view
 
 
 @kernel
@@ -217,25 +217,19 @@ def _exchange(F, reach, t, r, p, lower, k):
 
 
 @kernel
-def solve(F, pivots, reach, lower, size, singular, x):
-    """Overwrite x (B, T k) with the solutions; NaN for singular systems."""
-    F, pivots, reach, singular, x = view(F), view(pivots), view(reach), view(singular), view(x)
+def solve(F, pivots, reach, lower, size, x):
+    """Overwrite x (B, T k) with the solutions."""
+    F, pivots, reach, x = view(F), view(pivots), view(reach), view(x)
     for b in range(x.shape[0]):
-        if singular[b] >= 0:
-            fill(x[b], np.nan)
-        else:
-            substitute(F[b], pivots[b], reach[b], lower, size, x[b])
+        substitute(F[b], pivots[b], reach[b], lower, size, x[b])
 
 
 @kernel
-def solve_adjoint(F, pivots, reach, lower, size, singular, x):
-    """Overwrite x (B, T k) with the solutions for the adjoint matrices; NaN for singular systems."""
-    F, pivots, reach, singular, x = view(F), view(pivots), view(reach), view(singular), view(x)
+def solve_adjoint(F, pivots, reach, lower, size, x):
+    """Overwrite x (B, T k) with the solutions for the adjoint matrices."""
+    F, pivots, reach, x = view(F), view(pivots), view(reach), view(x)
     for b in range(x.shape[0]):
-        if singular[b] >= 0:
-            fill(x[b], np.nan)
-        else:
-            _solve_adjoint_one(F[b], pivots[b], reach[b], lower, size, x[b])
+        _solve_adjoint_one(F[b], pivots[b], reach[b], lower, size, x[b])
 
 
 @inner

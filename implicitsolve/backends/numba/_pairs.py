@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, reciprocal
-from implicitsolve.backends.numba._views import fill, larger, number, view
+from implicitsolve.backends.numba._views import larger, number, view
 
 
 @kernel
@@ -111,11 +111,8 @@ def _largest_of(a, b, c, d):
 
 
 @kernel
-def solve_pairs(F, pivots, singular, x):
-    """Overwrite x (B, 2 T) with the solutions, for three blocks in a row of the factors; NaN for singular systems."""
-    F, pivots, singular, x = view(F), view(pivots), view(singular), view(x)
+def solve_pairs(F, pivots, x):
+    """Overwrite x (B, 2 T) with the solutions, for three blocks in a row of the factors."""
+    F, pivots, x = view(F), view(pivots), view(x)
     for b in range(x.shape[0]):
-        if singular[b] >= 0:
-            fill(x[b], np.nan)
-        else:
-            _solve_pair(F[b], pivots[b], x[b])
+        _solve_pair(F[b], pivots[b], x[b])

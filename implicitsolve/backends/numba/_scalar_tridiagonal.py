@@ -17,7 +17,7 @@ import numpy as np
 
 from implicitsolve import kernels
 from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, reciprocal, supports_real
-from implicitsolve.backends.numba._views import fill, larger, number, smaller, view
+from implicitsolve.backends.numba._views import larger, number, smaller, view
 from implicitsolve.kernels._scalar_tridiagonal import LARGEST, LEAST_PIVOT
 
 
@@ -76,17 +76,11 @@ def _factor_one(A, F):
 
 
 @kernel
-def solve(F, singular, x, adjoint):
-    """Overwrite x (B, T) with the solutions, for the adjoint matrices where `adjoint` is (0,) and not ().
-
-    NaN for singular systems.
-    """
-    F, singular, x = view(F), view(singular), view(x)
+def solve(F, x, adjoint):
+    """Overwrite x (B, T) with the solutions, for the adjoint matrices where `adjoint` is (0,) and not ()."""
+    F, x = view(F), view(x)
     for b in range(x.shape[0]):
-        if singular[b] >= 0:
-            fill(x[b], np.nan)
-        else:
-            _solve_one(F[b], x[b], adjoint)
+        _solve_one(F[b], x[b], adjoint)
 
 
 @inner

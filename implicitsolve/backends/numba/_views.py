@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from typing import Any
 
@@ -124,21 +123,6 @@ def _get(context, builder, sig, args):
 @lower_builtin(operator.setitem, View, types.BaseTuple, types.Any)
 def _set(context, builder, sig, args) -> None:
     context.pack_value(builder, sig.args[2], args[2], _place(builder, args[0], sig.args[0], args[1], sig.args[1]))
-
-
-@_intrinsic
-def fill(typing_context, view, value):
-    """Set every entry to a number."""
-
-    def generate(context, builder, signature, values):
-        number = context.cast(builder, values[1], value, view.dtype)
-        count = functools.reduce(builder.mul, cgutils.unpack_tuple(builder, builder.extract_value(values[0], 1)))
-        with cgutils.for_range(builder, count) as loop:
-            place = builder.gep(builder.extract_value(values[0], 0), [loop.index])
-            context.pack_value(builder, view.dtype, number, place)
-        return context.get_dummy_value()
-
-    return types.void(view, value), generate
 
 
 def _choice(comparison: str):
