@@ -81,6 +81,3 @@ def test_n_iterations_make_the_first_n_states_exact(rng):
         H = H - network.residual(H)
         close(H[:, :n], exact[:, :n], 1e-14)
         assert n == 8 or np.abs(H[:, n] - exact[:, n]).max() > 1e-6
-
-
-# Arguments

@@ -45,40 +45,42 @@ def close(actual, expected, tolerance=1e-13):
 # The explicit networks
 
 
-def feedforward(weights, u, g, activation):
-    """Outputs, and the gradients of sum(g * outputs): of the weights and of u."""
+def feedforward(weights, biases, u, g, activation):
+    """Outputs, and the gradients of sum(g * outputs): of the weights, of the biases and of u."""
     phi, slope = ACTIVATIONS[activation]
     states = [u]
-    for W in weights[:-1]:
-        states.append(phi(states[-1] @ W.T))
-    gradients = [g.T @ states[-1]]
+    for W, b in zip(weights, biases):
+        states.append(phi(states[-1] @ W.T + b))
+    gradients, of_biases = [g.T @ states[-1]], []
     dx = g @ weights[-1]
     for W, before, after in zip(weights[-2::-1], states[-2::-1], states[:0:-1]):
         da = dx * slope(after)
         gradients.append(da.T @ before)
+        of_biases.append(da.sum(axis=0))
         dx = da @ W
-    return states[-1] @ weights[-1].T, gradients[::-1], dx
+    return states[-1] @ weights[-1].T, gradients[::-1] + of_biases[::-1], dx
 
 
-def recurrence(W_H, W_I, u, h, phi):
+def recurrence(W_H, W_I, b, u, h, phi):
     """h_0, ..., h_T, shape (batch, T + 1, k)."""
     states = [h]
     for t in range(u.shape[1]):
-        states.append(phi(states[-1] @ W_H.T + u[:, t] @ W_I.T))
+        states.append(phi(states[-1] @ W_H.T + u[:, t] @ W_I.T + b))
     return np.stack(states, axis=1)
 
 
 def through_time(W_H, W_I, u, states, direct, slope):
-    """Gradients of W_H, W_I, u and h_0, where `direct` (batch, T, k) are those of h_1, ..., h_T by what reads them."""
-    dW_H, dW_I, du = np.zeros_like(W_H), np.zeros_like(W_I), np.empty_like(u)
+    """Gradients of W_H, W_I, b, u and h_0, where `direct` (batch, T, k) are those of h_1, ..., h_T by their readers."""
+    dW_H, dW_I, db, du = np.zeros_like(W_H), np.zeros_like(W_I), np.zeros(len(W_H)), np.empty_like(u)
     dh = np.zeros_like(states[:, 0])
     for t in range(u.shape[1], 0, -1):
         da = (dh + direct[:, t - 1]) * slope(states[:, t])
         dW_H += da.T @ states[:, t - 1]
         dW_I += da.T @ u[:, t - 1]
+        db += da.sum(axis=0)
         du[:, t - 1] = da @ W_I
         dh = da @ W_H
-    return dW_H, dW_I, du, dh
+    return dW_H, dW_I, db, du, dh
 
 
 def start(activation, k):
@@ -106,83 +108,96 @@ def solved(net, u, activation, g):
 
 @pytest.mark.parametrize("sizes", [(3, 4, 4, 4, 2), (3, 5, 2, 4, 1), (2, 3, 2)], ids=["equal", "unequal", "one-layer"])
 @pytest.mark.parametrize("format", FORMATS)
-def test_feedforward(sizes, format, activation, rng):
+@pytest.mark.parametrize("is_biased", [False, True])
+def test_feedforward(sizes, format, is_biased, activation, rng):
     weights = [rng.uniform(-1, 1, shape) for shape in zip(sizes[1:], sizes)]
+    biases = [is_biased * rng.standard_normal(size) for size in sizes[1:-1]]
+    given = {"biases": biases if is_biased else None, "format": format}
     if format == "block-banded" and len(set(sizes[1:-1])) > 1:
         with pytest.raises(ValueError, match="block-banded"):
-            lifted_feedforward(weights, format=format)
+            lifted_feedforward(weights, **given)
         return
-    net = lifted_feedforward(weights, format=format)
+    net = lifted_feedforward(weights, **given)
     u, g = rng.standard_normal((BATCH, sizes[0])), rng.standard_normal((BATCH, sizes[-1]))
-    actual = solved(net, u, activation, g)
-    y, gradients, du = feedforward(weights, u, g, activation)
+    actual = solved(net, np.column_stack([u, *[np.ones(BATCH)] * is_biased]), activation, g)
+    y, gradients, du = feedforward(weights, biases, u, g, activation)
     close(actual.outputs, y)
-    close(actual.inputs, du)
-    assert list(actual.weights) == [f"W_{i}" for i in range(len(weights))]
-    for found, expected in zip(actual.weights.values(), gradients, strict=True):
+    close(actual.inputs[:, : sizes[0]], du)
+    names = [f"W_{i}" for i in range(len(weights))] + [f"b_{i}" for i in range(len(biases))]
+    assert list(actual.weights) == names[: None if is_biased else len(weights)]
+    for found, expected in zip(actual.weights.values(), gradients):
         close(found, expected)
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("outputs", ["last", "all"])
+@pytest.mark.parametrize(("outputs", "is_biased"), [("last", True), ("all", False)])
 @pytest.mark.parametrize("initial", ["zero", "input"])
 @pytest.mark.parametrize("T", [1, T])
-def test_rnn(format, outputs, initial, T, activation, rng):
+def test_rnn(format, outputs, is_biased, initial, T, activation, rng):
     weights = rng.uniform(-0.7, 0.7, (K, K)), rng.uniform(-1, 1, (K, D)), rng.uniform(-1, 1, (Q, K))
-    net = lifted_rnn(*weights, T, outputs=outputs, initial=initial, format=format)
+    b = is_biased * rng.standard_normal(K)
+    net = lifted_rnn(*weights, T, b=b if is_biased else None, outputs=outputs, initial=initial, format=format)
     u = rng.standard_normal((BATCH, T, D))
     h0 = rng.uniform(-1, 1, (BATCH, K)) if initial == "input" else start(activation, K)
     g = rng.standard_normal((BATCH, T, Q))
     if outputs == "last":
         g[:, :-1] = 0.0
-    packed = lifted_inputs(u, initial=h0 if initial == "input" else None)
+    packed = lifted_inputs(u, initial=h0 if initial == "input" else None, constant=is_biased)
     actual = solved(net, packed, activation, lifted_inputs(g) if outputs == "all" else g[:, -1])
 
     W_H, W_I, W_O = weights
     phi, slope = ACTIVATIONS[activation]
-    states = recurrence(W_H, W_I, u, h0, phi)
+    states = recurrence(W_H, W_I, b, u, h0, phi)
     y = states[:, 1:] @ W_O.T
     close(
         lifted_outputs(actual.outputs, T) if outputs == "all" else actual.outputs, y if outputs == "all" else y[:, -1]
     )
     steps = T if initial == "input" else T + 1
     close(lifted_outputs(actual.x, steps), states[:, -steps:])
-    dW_H, dW_I, du, dh0 = through_time(W_H, W_I, u, states, g @ W_O, slope)
-    if initial == "zero":  # h_0 = phi(0) is constant, and W_H multiplies it
-        close(actual.inputs, lifted_inputs(du))
-    else:
-        close(actual.inputs, lifted_inputs(du, initial=dh0))
-    close(actual.weights["W_H"], dW_H)
-    close(actual.weights["W_I"], dW_I)
-    close(actual.weights["W_O"], np.einsum("btq,btk->qk", g, states[:, 1:]))
+    dW_H, dW_I, db, du, dh0 = through_time(W_H, W_I, u, states, g @ W_O, slope)
+    # with "zero" h_0 = phi(0) is constant, and W_H multiplies it
+    packed = lifted_inputs(du, initial=dh0 if initial == "input" else None)
+    close(actual.inputs[:, : packed.shape[1]], packed)
+    expected = {"W_H": dW_H, "W_I": dW_I, "W_O": np.einsum("btq,btk->qk", g, states[:, 1:])}
+    for name, value in (expected | ({"b": db} if is_biased else {})).items():
+        close(actual.weights[name], value)
 
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("m", [K, K + 1])
-def test_birnn(format, m, activation, rng):
+@pytest.mark.parametrize("is_given", [False, True])
+def test_birnn(format, m, is_given, activation, rng):
+    """With initial states and biases, or without both."""
     shapes = {"W_Hf": (K, K), "W_If": (K, D), "W_Of": (Q, K), "W_Hb": (m, m), "W_Ib": (m, D), "W_Ob": (Q, m)}
     W = {name: rng.uniform(-0.7, 0.7, shape) for name, shape in shapes.items()}
+    bf, bb = is_given * rng.standard_normal(K), is_given * rng.standard_normal(m)
+    given = {"bf": bf, "bb": bb, "initial": "input"} if is_given else {}
     if format == "block-banded" and m != K:
         with pytest.raises(ValueError, match="block-banded"):
-            lifted_birnn(*W.values(), T, format=format)
+            lifted_birnn(*W.values(), T, format=format, **given)
         return
-    net = lifted_birnn(*W.values(), T, format=format)
+    net = lifted_birnn(*W.values(), T, format=format, **given)
     u, g = rng.standard_normal((BATCH, T, D)), rng.standard_normal((BATCH, T, Q))
-    actual = solved(net, lifted_inputs(u), activation, lifted_inputs(g))
+    h, other = (rng.uniform(-1, 1, (BATCH, size)) if is_given else start(activation, size) for size in (K, m))
+    initial = np.concatenate([h, other], axis=1) if is_given else None
+    actual = solved(net, lifted_inputs(u, initial=initial, constant=is_given), activation, lifted_inputs(g))
 
     phi, slope = ACTIVATIONS[activation]
-    forward = recurrence(W["W_Hf"], W["W_If"], u, start(activation, K), phi)
-    backward = recurrence(W["W_Hb"], W["W_Ib"], u[:, ::-1], start(activation, m), phi)
+    forward = recurrence(W["W_Hf"], W["W_If"], bf, u, h, phi)
+    backward = recurrence(W["W_Hb"], W["W_Ib"], bb, u[:, ::-1], other, phi)
     right, left = forward[:, 1:], backward[:, :0:-1]  # both at time t = 1, ..., T
     close(lifted_outputs(actual.outputs, T), right @ W["W_Of"].T + left @ W["W_Ob"].T)
-    close(actual.x, np.concatenate([lifted_inputs(forward), lifted_inputs(backward)], axis=1))
+    own = [lifted_inputs(states[:, is_given:]) for states in (forward, backward)]
+    close(actual.x, np.concatenate(own, axis=1))
 
     right_only = through_time(W["W_Hf"], W["W_If"], u, forward, g @ W["W_Of"], slope)
     left_only = through_time(W["W_Hb"], W["W_Ib"], u[:, ::-1], backward, (g @ W["W_Ob"])[:, ::-1], slope)
-    close(actual.inputs, lifted_inputs(right_only[2] + left_only[2][:, ::-1]))
+    of_inputs = [lifted_inputs(right_only[3] + left_only[3][:, ::-1]), *([right_only[4], left_only[4]] * is_given)]
+    packed = np.concatenate(of_inputs, axis=1)
+    close(actual.inputs[:, : packed.shape[1]], packed)
     of_outputs = (np.einsum("btq,btk->qk", g, states) for states in (right, left))
     expected = (*right_only[:2], next(of_outputs), *left_only[:2], next(of_outputs))
-    for name, gradient in zip(W, expected, strict=True):
+    for name, gradient in zip((*W, *given), (*expected, right_only[2], left_only[2])):
         close(actual.weights[name], gradient)
 
 
@@ -263,7 +278,7 @@ BI = (W_H, W_I, W_O, W_H, W_I, W_O)
             ([W_H, W_I],),
             {},
             ValueError,
-            r"`weights` must follow each other, got W_0 and W_1 of shapes \(3, 3\) and \(3, 2\)",
+            r"`weights` must follow each other, .* \(3, 3\) and \(3, 2\)",
         ),
         (lifted_feedforward, ([W_H, W_O.astype(np.float32)],), {}, TypeError, "`W_1` must have the dtype"),
         (lifted_feedforward, ([W_H, W_O[0]],), {}, ValueError, r"`W_1` must be a matrix, not empty, got shape \(3,\)"),
@@ -281,6 +296,11 @@ BI = (W_H, W_I, W_O, W_H, W_I, W_O)
         (lifted_birnn, (*BI[:4], W_I[:, :1], W_O, 2), {}, ValueError, "`W_Ib` must have 2 on axis 1, as `W_If` has"),
         (lifted_birnn, (*BI[:5], np.zeros((2, 3)), 2), {}, ValueError, "`W_Ob` must have 1 on axis 0, as `W_Of` has"),
         (lifted_birnn, (*BI, -1), {}, ValueError, "`T` must be at least 1"),
+        (lifted_rnn, (W_H, W_I, W_O, 2), {"b": np.ones(4)}, ValueError, "`b` must have k = 3 on axis 0"),
+        (lifted_rnn, (W_H, W_I, W_O, 2), {"b": W_H}, ValueError, "`b` must be a vector"),
+        (lifted_birnn, (*BI, 2), {"bb": np.ones(2)}, ValueError, "`bb` must have 3 on axis 0"),
+        (lifted_birnn, (*BI, 2), {"initial": "one"}, ValueError, "`initial` must be one of"),
+        (lifted_feedforward, ([W_H] * 3,), {"biases": [W_I]}, ValueError, "`biases` must be a sequence of 2 vectors"),
         (lifted_inputs, ([[1.0]],), {}, TypeError, "`sequences` must be an array"),
         (lifted_inputs, (np.zeros(3),), {}, ValueError, "`sequences` must have shape"),
         (lifted_inputs, (W_I,), {"initial": W_H}, ValueError, r"`initial` must have shape \(k,\), got \(3, 3\)"),
@@ -305,82 +325,3 @@ def test_wrong_arguments_of_the_matrices_are_named():
         net.pull_back_outputs(x, np.zeros(1))
     with pytest.raises(ValueError, match=r"`dB` must have the shape of B, \(9, 4\), got \(9, 9\)"):
         net.weight_gradients(net.A, net.A, net.C)
-
-
-# Biases, and the initial states of both directions
-
-
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("initial", ["zero", "input"])
-def test_a_bias_is_the_weight_of_a_constant_input(rng, format, initial):
-    """The same network has a column more in W_I, and an input of one in every step."""
-    W_H, W_I, W_O, b = (rng.uniform(-0.4, 0.4, shape) for shape in ((K, K), (K, D), (Q, K), (K,)))
-    u, h = rng.standard_normal((BATCH, T, D)), rng.standard_normal((BATCH, K))
-    start = h if initial == "input" else None
-    options = {"outputs": "all", "initial": initial, "format": format}
-    found, wider = (
-        solve_outputs(lifted_rnn(W_H, W_I, W_O, T, b=b, **options), lifted_inputs(u, initial=start, constant=True)),
-        solve_outputs(
-            lifted_rnn(W_H, np.column_stack([W_I, b]), W_O, T, **options),
-            lifted_inputs(np.concatenate([u, np.ones((BATCH, T, 1))], axis=2), initial=start),
-        ),
-    )
-    close(found.outputs, wider.outputs)
-    assert found.gradients["b"].shape == (K,)
-    close(found.gradients["b"], wider.gradients["W_I"][:, D])
-    close(found.gradients["W_I"], wider.gradients["W_I"][:, :D])
-    close(found.gradients["W_H"], wider.gradients["W_H"])
-
-
-@pytest.mark.parametrize("is_biased", [False, True])
-@pytest.mark.parametrize("format", FORMATS)
-def test_both_directions_from_given_states(rng, format, is_biased):
-    shapes = (K, K), (K, D), (Q, K), (K, K), (K, D), (Q, K)
-    W_Hf, W_If, W_Of, W_Hb, W_Ib, W_Ob = weights = [rng.uniform(-0.4, 0.4, shape) for shape in shapes]
-    bf, bb = rng.standard_normal((2, K)) * is_biased
-    u, h, g = rng.standard_normal((BATCH, T, D)), rng.standard_normal((BATCH, K)), rng.standard_normal((BATCH, K))
-    biases = {"bf": bf, "bb": bb} if is_biased else {}
-    net = lifted_birnn(*weights, T, **biases, initial="input", format=format)
-    inputs = lifted_inputs(u, initial=np.concatenate([h, g], axis=1), constant=is_biased)
-    found = lifted_outputs(solve_outputs(net, inputs).outputs, T)
-    ones = np.ones((BATCH, T, 1))
-    wide = np.concatenate([u, ones], axis=2)
-    forward = recurrence(W_Hf, np.column_stack([W_If, bf]), wide, h, np.tanh)[:, 1:]
-    backward = recurrence(W_Hb, np.column_stack([W_Ib, bb]), wide[:, ::-1], g, np.tanh)[:, :0:-1]
-    close(found, forward @ W_Of.T + backward @ W_Ob.T)
-
-
-def test_biases_of_a_feedforward_network(rng):
-    weights = [rng.standard_normal(shape) for shape in ((K, D), (3, K), (Q, 3))]
-    b_0, b_1 = rng.standard_normal(K), rng.standard_normal(3)
-    u = rng.standard_normal((BATCH, D))
-    net = lifted_feedforward(weights, biases=[b_0, b_1])
-    found = solve_outputs(net, np.column_stack([u, np.ones(BATCH)]))
-    hidden = np.tanh(np.tanh(u @ weights[0].T + b_0) @ weights[1].T + b_1)
-    close(found.outputs, hidden @ weights[2].T)
-    assert {name: value.shape for name, value in found.gradients.items()}["b_1"] == (3,)
-    close(found.gradients["b_1"], (np.ones((BATCH, Q)) @ weights[2] * (1 - hidden**2)).sum(axis=0))
-
-
-def solve_outputs(net, inputs):
-    """Outputs, and the gradients of their sum."""
-    problem = lifted_net(net.A, net.B, inputs)
-    x = problem.substitute()
-    cotangent, dC = net.pull_back_outputs(x, np.ones_like(net.outputs(x)))
-    gradients = ims.pull_back(problem, x, cotangent, stop=TIGHT).gradients
-    return SimpleNamespace(outputs=net.outputs(x), gradients=net.weight_gradients(gradients["A"], gradients["B"], dC))
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda W: lifted_rnn(W, W, W, 3, b=np.ones(4)), "`b` must have k = 2 on axis 0"),
-        (lambda W: lifted_rnn(W, W, W, 3, b=W), "`b` must be a vector"),
-        (lambda W: lifted_birnn(W, W, W, W, W, W, 3, bb=np.ones(3)), "`bb` must have 2 on axis 0"),
-        (lambda W: lifted_birnn(W, W, W, W, W, W, 3, initial="one"), "`initial` must be one of"),
-        (lambda W: lifted_feedforward([W, W, W], biases=[np.ones(2)]), "`biases` must be a sequence of 2 vectors"),
-    ],
-)
-def test_wrong_biases_raise(build, message):
-    with pytest.raises(ValueError, match=message):
-        build(np.eye(2))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import implicitsolve as ims
-from implicitsolve.adapters import elman, implicit_rnn, rnn_parameters
+from implicitsolve.adapters import implicit_rnn, rnn_parameters
 
 STOP = ims.NonlinearStop(atol=1e-13, rtol=0.0)
 SLOPES = {"tanh": 1.0, "logistic": 0.25, "relu": 1.0, "identity": 1.0}
@@ -22,33 +22,6 @@ def contracted(params, bound, activation):
     weights = np.concatenate([params["P"], params["N"]])
     factor = bound / (SLOPES[activation] * np.abs(weights).sum(axis=(0, 2)).max())
     return params | {name: factor * params[name] for name in "PN"}
-
-
-# Identities
-
-
-def test_without_later_neighbours_it_is_the_elman_network(rng):
-    params, x, H = draw(rng, upper=0)
-    h0 = rng.standard_normal((3, 4))
-    ours = implicit_rnn(params, x, lengths=[6, 1, 4], hs=h0[:, None, :])
-    other = elman({"W": params["P"][0], "V": params["V"], "b": params["b"]}, x, lengths=[6, 1, 4], h0=h0)
-    np.testing.assert_array_equal(ours.residual(H), other.residual(H))
-    np.testing.assert_array_equal(ours.substitute(), other.substitute())
-    mine, theirs = ours.parameter_vjp(H, H), other.parameter_vjp(H, H)
-    np.testing.assert_array_equal(mine["P"][0], theirs["W"])
-    np.testing.assert_array_equal(mine["hs"][:, 0], theirs["h0"])
-    assert mine["N"].shape == (0, 4, 4)
-    assert mine["he"].shape == (0, 4)
-
-
-@pytest.mark.parametrize(("lower", "upper"), [(1, 1), (2, 1), (0, 3)])
-def test_time_reversed(lower, upper, rng):
-    params, x, H = draw(rng, lower, upper)
-    hs, he = rng.standard_normal((lower, 4)), rng.standard_normal((upper, 4))
-    other = params | {"P": params["N"], "N": params["P"]}
-    ours = implicit_rnn(params, x, hs=hs, he=he).residual(H)
-    theirs = implicit_rnn(other, x[:, ::-1], hs=he, he=hs).residual(H[:, ::-1])
-    np.testing.assert_allclose(ours, theirs[:, ::-1], atol=1e-15)
 
 
 @pytest.mark.parametrize("activation", SLOPES)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -13,6 +11,8 @@ from hypothesis.extra import numpy as stn
 
 import implicitsolve as ims
 from implicitsolve.adapters import lifted_net, project_well_posed, well_posedness
+from tests.adapters import lifted
+from tests.adapters.lifted import N, dense
 
 KAPPAS = st.floats(1e-3, 0.999)
 ENTRIES = st.floats(-1e3, 1e3) | st.sampled_from([0.0, 1.0, -1.0, 0.5, 1e-300, 1e300, -1e300])
@@ -23,23 +23,11 @@ def spectral_radius(A):
     return np.abs(np.linalg.eigvals(np.abs(A))).max()
 
 
-def bsr(A):
-    return scipy.sparse.bsr_array(A, blocksize=(2, 2))
-
-
-def block_banded(A):
+def full_band(A):
     return ims.BlockBandedMatrix.from_dense(A, ims.BlockBanded(A.shape[0] // 2 - 1, A.shape[0] // 2 - 1, 2))
 
 
-FORMS = {
-    "dense": np.asarray,
-    "csr": scipy.sparse.csr_array,
-    "csc": scipy.sparse.csc_matrix,
-    "coo": scipy.sparse.coo_array,
-    "lil": scipy.sparse.lil_array,
-    "bsr": bsr,
-    "banded": block_banded,
-}
+FORMS = lifted.FORMS | {"banded": full_band}
 
 
 @pytest.fixture(params=FORMS)
@@ -47,16 +35,11 @@ def form(request):
     return FORMS[request.param]
 
 
-def dense(matrix: Any) -> np.ndarray:
-    x = matrix.todense() if hasattr(matrix, "todense") else matrix
-    return x.get() if hasattr(x, "get") else np.asarray(x)
-
-
 # Well-posedness
 
 
 def test_norm_and_root_in_every_form(form, rng):
-    A = rng.uniform(-1, 1, (10, 10)) * (rng.random((10, 10)) < 0.4)
+    A = rng.uniform(-1, 1, (N, N)) * (rng.random((N, N)) < 0.4)
     report = well_posedness(form(A))
     assert report.inf_norm == pytest.approx(np.abs(A).sum(axis=1).max(), rel=1e-14)
     assert report.perron_lower <= report.perron <= report.perron_lower * (1 + 3e-12)
@@ -157,7 +140,7 @@ def test_the_projection_is_exact_for_huge_entries():
 
 
 def test_the_projection_keeps_form_and_pattern(form, rng):
-    A = rng.uniform(-1, 1, (10, 10)) * (rng.random((10, 10)) < 0.4)
+    A = rng.uniform(-1, 1, (N, N)) * (rng.random((N, N)) < 0.4)
     given_form = form(A)
     projected = project_well_posed(given_form)
     np.testing.assert_allclose(dense(projected), project_well_posed(A), rtol=1e-14)
