@@ -98,7 +98,9 @@ def test_a_failed_default_of_ours_leaves_no_ratio():
     assert theirs.ratio is None
 
 
-@pytest.mark.parametrize(("rival", "dtype"), [("numpy", np.float32), ("numpy", float), ("torch", float), ("jax", float)])
+@pytest.mark.parametrize(
+    ("rival", "dtype"), [("numpy", np.float32), ("numpy", float), ("torch", float), ("jax", float)]
+)
 def test_residuals_written_for_the_rivals_are_the_workloads(rival, dtype, rng):
     library = pytest.importorskip(rival)
     workload = ImplicitGRU.draw(2, 5, 6, 2.0, dtype)
