@@ -1,7 +1,5 @@
 """Fixtures that every test shares: array libraries, dtypes, seeded random numbers."""
 
-from __future__ import annotations
-
 import os
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # no test opens a window

@@ -1,7 +1,5 @@
 """What the core needs of an array library: norms without overflow, transfers, rows in and out."""
 
-from __future__ import annotations
-
 import math
 
 import array_api_strict
@@ -52,9 +50,6 @@ def test_norms_of_rows_that_are_not_finite(xp):
     np.testing.assert_array_equal(norm_max(x), [math.nan, math.inf, math.nan, 4.0, 0.0])
 
 
-# ----------------------------------------------------------------------------------------------------- there and back
-
-
 def test_numbers_go_to_the_host_and_back(xp, any_dtype):
     like = xp.zeros((1, 1), dtype=any_dtype)
     host = to_host(like)
@@ -86,9 +81,6 @@ def test_rows_are_taken_and_put_back(xp, rng):
     nothing = np.asarray([], dtype=int)
     scatter(whole, nothing, gather(x, nothing))
     np.testing.assert_array_equal(to_host(whole), expected)
-
-
-# ------------------------------------------------------------------------------------------------------------- dtypes
 
 
 @pytest.mark.parametrize(

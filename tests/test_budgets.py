@@ -1,7 +1,5 @@
 """Limits of evaluations and of time, and monitors that end a solve."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The problem sets solved with default options: Moré-Garbow-Hillstrom, Burkardt, and the PDE gallery against SciPy."""
 
-from __future__ import annotations
-
 import functools
 import math
 

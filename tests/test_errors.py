@@ -1,7 +1,5 @@
 """NoConvergence: caught as SciPy's, carries everything."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

@@ -1,7 +1,5 @@
 """Exceptions of the caller's functions pass every solver unchanged."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Huge and tiny numbers, noise, and problems without a smooth root: every solve ends, and tells the truth."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """First steps of a user who knows SciPy: each works, or a message names the argument and its replacement."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import re
@@ -318,9 +316,6 @@ def test_the_message_names_the_argument_and_the_way(call: Any, error: type[Excep
     assert re.search(message, str(caught.value)), str(caught.value)
 
 
-# -- Preconditioners --------------------------------------------------------------------------------
-
-
 def multigrid() -> Any:
     return pytest.importorskip("pyamg").smoothed_aggregation_solver(sps.csr_matrix(A), max_coarse=5)
 
@@ -377,9 +372,6 @@ def test_factors_solve_with_the_adjoint_too() -> None:
     M = ims.operators._convert.as_inverse(LU, "M", (N,))
     w = np.arange(1.0, N + 1)
     np.testing.assert_allclose(A.T @ M.rmatvec(w), w)
-
-
-# -- What comes from other libraries, and Jacobians --------------------------------------------------------------------
 
 
 def test_labelled_arrays_become_numpy_arrays() -> None:
@@ -454,8 +446,6 @@ def test_the_jacobian_of_a_plain_function_and_of_a_batch() -> None:
         J = ims.jacobian(ims.Problem(squares, batch_ndim=1, structure=structure), x)
         np.testing.assert_allclose(J.todense(), [np.diag(2 * row) for row in x], atol=1e-8)
 
-
-# -- What is printed ---------------------------------------------------------------------------------------------------
 
 BATCH = ims.Problem(lambda x: x**2 - np.array([[2.0], [-1.0]]), batch_ndim=1)
 

@@ -1,7 +1,5 @@
 """Hostile callers: functions that mutate, reuse, keep or recurse, odd environments, threads and pickles."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import pickle
@@ -17,9 +15,6 @@ from implicitsolve import NewtonKrylov, NonlinearStop, Problem, newton_krylov, r
 from tests.helpers.cubic import KRYLOV, LINE_SEARCHES, START, TIGHT, A, B, N, every_krylov, jvp, matrix, residual, same
 
 pytestmark = pytest.mark.timeout(60)
-
-
-# -- functions that mutate, reuse and keep -----------------------------------------------------------------------
 
 
 class Hostile:
@@ -211,9 +206,6 @@ def test_results_are_the_callers():
         assert not np.shares_memory(kept, result.fun)
 
 
-# -- the caller's environment ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("line_search", LINE_SEARCHES.values(), ids=LINE_SEARCHES.keys())
 @pytest.mark.parametrize("krylov", [None, ims.GMRES(), ims.BiCGSTAB()], ids=["own", "gmres", "bicgstab"])
 def test_error_state_is_the_callers(line_search, krylov):
@@ -252,9 +244,6 @@ def test_random_state_and_filters_are_left_alone():
     root(residual, START, method=NewtonKrylov(line_search=ims.Wolfe()))
     np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
     assert list(warnings.filters) == filters
-
-
-# -- threads, recursion, pickles -------------------------------------------------------------------------------
 
 
 def test_threads_give_identical_results():

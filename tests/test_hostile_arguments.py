@@ -1,7 +1,5 @@
 """Every public callable refuses values that no argument means, by a message that names the argument."""
 
-from __future__ import annotations
-
 import io
 import logging
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What `import implicitsolve` loads, and how long it takes."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

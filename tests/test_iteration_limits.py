@@ -1,7 +1,5 @@
 """Limits of iterations: none of the caller's, a number, or zero."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

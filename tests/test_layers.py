@@ -4,8 +4,6 @@ The source files are parsed, not imported, so that an import inside a function c
 counts too: what the types of a module need is part of reading it.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Callable, Iterator

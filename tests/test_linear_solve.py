@@ -1,7 +1,5 @@
 """The public call: what it accepts, what it returns, what it refuses. Properties are in krylov/test_properties.py."""
 
-from __future__ import annotations
-
 import array_api_strict
 import numpy as np
 import pytest
@@ -15,9 +13,6 @@ from implicitsolve._arrays.host import to_host
 
 def system(rng: np.random.Generator, n: int = 5) -> tuple[np.ndarray, np.ndarray]:
     return rng.standard_normal((n, n)) + 2 * n**0.5 * np.eye(n), rng.standard_normal(n)
-
-
-# ------------------------------------------------------------------------------------------------------- what it takes
 
 
 @pytest.mark.parametrize(
@@ -89,9 +84,6 @@ def test_an_imaginary_part_is_never_dropped(rng):
             ims.linear_solve(operators.pop("A"), b, **operators)
 
 
-# --------------------------------------------------------------------------------------------------------------- shapes
-
-
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
 @pytest.mark.parametrize("event", [(6,), (2, 3), (1, 6, 1)], ids=str)
 @pytest.mark.parametrize("flat", [False, True])
@@ -150,9 +142,6 @@ def test_nothing_to_solve(xp, batch, n, x0):
     result.raise_for_status()
 
 
-# -------------------------------------------------------------------------------------------------------- truth, limits
-
-
 def test_a_limit_of_zero_measures_the_start(rng):
     A, b = system(rng)
     x0 = np.ones(5)
@@ -177,8 +166,6 @@ def test_failure_is_a_status_and_an_exception_only_on_demand():
     assert caught.value.result is result
     assert caught.value.x is result.x
 
-
-# ------------------------------------------------------------------------------------------------------ what it refuses
 
 A, B = np.eye(3), np.ones(3)
 STRICT = array_api_strict.asarray

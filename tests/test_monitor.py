@@ -1,7 +1,5 @@
 """Monitors: what they see, what they write, and that a solve is the same with and without them."""
 
-from __future__ import annotations
-
 import io
 import logging
 import re

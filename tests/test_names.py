@@ -3,8 +3,6 @@
 What is not yet so is counted, and the counts may only fall.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

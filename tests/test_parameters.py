@@ -1,7 +1,5 @@
 """How a residual gets its parameters, and what it is with other values of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

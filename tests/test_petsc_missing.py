@@ -1,7 +1,5 @@
 """implicitsolve.petsc where petsc4py is missing: it imports, and its first use says what to install."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What docs/reference/determinism_and_tolerances.md promises, for every method, with Numba and without."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os
@@ -113,9 +111,6 @@ def same(one, other):
     assert [step.residual_norm.tolist() for step in one.steps] == [step.residual_norm.tolist() for step in other.steps]
 
 
-# --------------------------------------------------------------------------------------------------------- determinism
-
-
 @few
 @given(seed=seeds, systems=st.integers(1, 5), dtype=st.sampled_from(["float32", "float64", "complex128"]))
 @every_method
@@ -180,9 +175,6 @@ def test_backends_agree_within_the_tolerance(method, monkeypatch):
     np.testing.assert_allclose(plain.x, compiled.x, rtol=0, atol=1e-10)
 
 
-# ------------------------------------------------------------------------------------------------------------- scaling
-
-
 def scaled(problem, F_scale, x_scale):
     """F_scale F(x / x_scale), with what goes with it."""
     return replace(
@@ -220,9 +212,6 @@ def test_of_newton_s_methods_on_either_alone(method, backend, seed, F_power, x_p
     check_scaling(method, seed, 2.0**F_power, 2.0**x_power)
 
 
-# -------------------------------------------------------------------------------------------------------------- truth
-
-
 @few
 @given(
     seed=seeds,
@@ -255,9 +244,6 @@ def test_what_cannot_be_reached_is_not_claimed(method, backend):
     assert not result.success.any()
     assert (np.abs(result.fun).max(axis=1) > 1e-30).all()
     np.testing.assert_array_equal(result.fun, result.x * result.x - 2)
-
-
-# --------------------------------------------------------------------------------------------------------- the numbers
 
 
 def table(title):

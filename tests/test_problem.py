@@ -1,7 +1,5 @@
 """Problem: what is needed, what is checked, what it is."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

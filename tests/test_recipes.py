@@ -1,7 +1,5 @@
 """The recipes of CONTRIBUTING.md, carried out: methods and a kernel that live outside the package."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

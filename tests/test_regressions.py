@@ -1,7 +1,5 @@
 """One test for each bug that was found, named after what went wrong."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """`Problem(rejects=...)`: exceptions that F raises outside of its domain."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What a release must agree on: one version everywhere, and what goes into the archives."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``python -m implicitsolve``: it says what is installed, tries it, and survives what is broken."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -140,9 +138,6 @@ def test_one_failing_part_leaves_the_others_and_fails_the_command(monkeypatch, c
     assert command.main(["--json"]) == 1
     monkeypatch.setattr(_report, "list_parts", lambda: {"third": lambda: None})
     assert command.main([]) == 0
-
-
-# ---------------------------------------------------------------------- each part sees a wrong answer of what it tries
 
 
 def test_newton_krylov_is_really_compared(monkeypatch):

@@ -1,7 +1,5 @@
 """Results: success, messages, exceptions on demand, counts."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import pickle
@@ -138,9 +136,6 @@ def test_counts_add_and_subtract_by_name():
     assert (one - other) + other == one
 
 
-# -------------------------------------------------------------------------------------------------------------- summary
-
-
 def lines_of(result) -> list[str]:
     text = result.summary()
     lines = text.splitlines()
@@ -236,9 +231,6 @@ def test_the_summary_of_a_gradient_lists_the_parameters(rng):
     rows = {row[0]: row[-1] for row in columns_of(lines_of(adjoint), "gradient")}
     assert rows.keys() == adjoint.gradients.keys()
     assert rows["W"] == f"{np.abs(adjoint.gradients['W']).max():.3g}"
-
-
-# --------------------------------------------------------------------------------------------------------------- target
 
 
 @pytest.mark.parametrize("method", ["newton-krylov", "block-newton", "anderson", "picard", "broyden", "homotopy"])

@@ -1,7 +1,5 @@
 """`root`: arguments, the stopping rule and results."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np
@@ -15,9 +13,6 @@ TIGHT = NonlinearStop(rtol=1e-10)
 
 def square(x):
     return x**2 - 2
-
-
-# -- arguments -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -86,9 +81,6 @@ def test_wrong_take_is_named(taken, error):
         root(problem, np.ones((2, 1)))
 
 
-# -- the stopping rule -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "norm",
     ["max", "2", lambda F: np.sum(np.abs(F)), lambda F: float(np.mean(F**2)) ** 0.5],
@@ -123,9 +115,6 @@ def test_norm_sees_one_system_in_its_own_shape():
 
     root(Problem(square, batch_ndim=1), np.ones((4, 2, 3)), stop=NonlinearStop(norm=norm))
     assert set(shapes) == {(2, 3)}
-
-
-# -- results ---------------------------------------------------------------------------------------------------
 
 
 def test_scalar_results_are_python_numbers():

@@ -1,7 +1,5 @@
 """`root` on batches of independent systems."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

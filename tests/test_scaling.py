@@ -1,7 +1,5 @@
 """Nothing depends on units: F and x scaled over the whole gallery, with the tolerance scaled along."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

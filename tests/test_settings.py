@@ -1,7 +1,5 @@
 """What holds for all settings and results alike: they never change, take names, and have the documented defaults."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from ast import literal_eval

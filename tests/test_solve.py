@@ -1,7 +1,5 @@
 """`root` by the names of methods."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Statuses: codes that are integers, messages, hints."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

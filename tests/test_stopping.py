@@ -1,7 +1,5 @@
 """Stopping rules: the inequality, at its edges, and the checks of its settings."""
 
-from __future__ import annotations
-
 import math
 import pickle
 

@@ -1,7 +1,5 @@
 """`linear_solve` of block-banded matrices: direct methods, refinement, statuses, and preconditioners by settings."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A user's typed program: pyright finds a misspelled name and an argument of a wrong type, and nothing else."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Small cases of every layer, and the comparison with what is written out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.adapters.layers import ADAPTERS, Case, make

@@ -3,8 +3,6 @@
 All of it is arithmetic on NumPy arrays, real or complex, so that complex steps give exact derivatives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -117,9 +115,6 @@ def make(name="implicit_gru", seed=0, B=3, T=4, k=3, d=2, lengths=(4, 1, 3), sca
     return Case(adapter, P, np.asarray([T] * B if lengths is None else lengths), H, weights)
 
 
-# The functions
-
-
 def sigma(y):
     return 1 / (1 + np.exp(-y))
 
@@ -181,9 +176,6 @@ def diagonal_lstm_value(P, x, neighbours):
     i, f, o, g = (P["W" + gate] @ x + P["U" + gate] * h + P["b" + gate] for gate in "ifog")
     c = sigma(f) * c + sigma(i) * np.tanh(g)
     return np.concatenate([sigma(o) * np.tanh(c), c])
-
-
-# The ways to call them
 
 
 def implicit_gru_adapter() -> Adapter:

@@ -1,7 +1,5 @@
 """Lifted nets in every form of A and B, and what the tests of them compare."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Approximate fixed points and their two gradients."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -77,9 +75,6 @@ def test_gradients_against_differences(name, rho, rng):
         assert total == pytest.approx(slope(loss), rel=1e-8)
 
 
-# Any problem
-
-
 def affine(kind="linearize", parameter="b"):
     """x = A x + b for one system; A as a matrix of the whole system, or products with it."""
     A, b = np.asarray([[0.5, 0.25], [0.0, -0.5]]), np.asarray([1.0, 2.0])
@@ -140,9 +135,6 @@ def test_functions_that_change_their_arguments_do_no_harm():
     found, expected = (approximate_fixed_point(p, 4, x0=start) for p in (problem, clean))
     np.testing.assert_array_equal(found.x, expected.x)
     np.testing.assert_array_equal(found.pull_back(w).gradients["b"], expected.pull_back(w).gradients["b"])
-
-
-# Arguments
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Mistakes in the arguments of the layers are named, and the parameters drawn for them are uniform."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import array_api_strict
@@ -144,8 +142,6 @@ def test_lengths_of_any_integer_kind(rng):
         alone = implicit_gru(params, x[2], lengths=length)
         np.testing.assert_allclose(alone.residual(H[2]), expected[2], atol=1e-14)
 
-
-# Parameters
 
 OF_ALL = [
     ({"d": 0}, ValueError, "`d` must be at least 1, got 0"),

@@ -1,7 +1,5 @@
 """The inverse of a causal layer's Jacobian against dense matrices."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -35,9 +33,6 @@ def case(request, name) -> Case:
     return make(name, **SIZES[request.param], scale=0.8)
 
 
-# Against dense matrices
-
-
 def test_it_is_the_dense_inverse(case, rng):
     layer, J = case.layer(), case.jacobian()
     M = layer.linearize(case.H)[1].approximate_inverse()
@@ -49,9 +44,6 @@ def test_it_is_the_dense_inverse(case, rng):
     close(M.rmatvec(b).ravel(), np.linalg.solve(J.T, b.ravel()))
     close(M.H.matvec(b), M.rmatvec(b), 0)
     np.testing.assert_array_equal(b, before)
-
-
-# Ragged batches
 
 
 @pytest.mark.parametrize("garbage", [1e300, np.nan])
@@ -80,9 +72,6 @@ def test_take(name, rng):
         close(flat.matvec(rows), M.matvec(b)[indices].reshape(rows.shape), 1e-13)
 
 
-# Libraries and precisions
-
-
 def test_every_library_and_dtype(name, xp, dtype, rng):
     for size in ("T1", "ragged", "short"):
         case = make(name, **SIZES[size], scale=0.8)
@@ -102,9 +91,6 @@ def test_every_library_and_dtype(name, xp, dtype, rng):
         x = single.matvec(xp.asarray(b, dtype=xp.float32))
         assert x.dtype == xp.float32
         close(x, expected.matvec(b), 256 * float(xp.finfo(xp.float32).eps))
-
-
-# Who uses it
 
 
 def test_derivatives_take_one_iteration(name, rng):

@@ -1,7 +1,5 @@
 """What holds for the Elman network alone; what every layer must do is in test_layer.py."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What holds for the implicit GRU alone; what every layer must do is in test_layer.py."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,9 +18,6 @@ TIGHT = ims.NonlinearStop(atol=1e-14, rtol=0.0)
 
 def make(**options: Any):
     return make_case("implicit_gru", **({"scale": 1.5} | options))
-
-
-# The switch
 
 
 def test_switch_is_the_quotient_where_that_is_safe():
@@ -58,9 +53,6 @@ def test_switch_and_its_slopes_at_any_size(dtype, xp):
     slope = expected * np.exp(-np.logaddexp(0, np.logaddexp(0, -c) - np.logaddexp(0, -a))) * np.exp(-np.logaddexp(0, a))
     np.testing.assert_allclose(host(gradients["bp"]), slope, **tolerance)  # h = hhat/2 and p - q = 2
     assert all(bool(xp.all(xp.isfinite(gradient))) for gradient in gradients.values())
-
-
-# Padding, threads, guesses
 
 
 def test_more_padding_changes_nothing():
@@ -111,9 +103,6 @@ def test_guesses_that_cannot_be():
         initial_guess(layer, "random")
     with pytest.raises(TypeError, match="`problem` must be a Problem with an initial guess"):
         initial_guess(ims.Problem(lambda x: x**3, name="cube"))
-
-
-# Solutions
 
 
 @pytest.mark.parametrize("kind", ["zeros", "one-step", "random"])

@@ -1,7 +1,5 @@
 """The two halves of a layer that couples nearest neighbours, against the whole layer."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What every adapter's problem must do, against the layers written out position by position."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 
@@ -43,9 +41,6 @@ def directional(case: Case, P: dict[str, Any], tangents: dict[str, Any]) -> np.n
     """Derivative of the residual written out, by a complex step."""
     moved = P | {name: P[name] + 1e-30j * value for name, value in tangents.items()}
     return case.adapter.residual(moved, case.H, case.lengths).imag / 1e-30
-
-
-# The function and its derivatives
 
 
 @pytest.mark.parametrize("at", ["random", "solution"])
@@ -146,9 +141,6 @@ def test_large_weights_give_numbers_and_no_warning(name, scale, dtype, rng):
         inverse.rmatvec(w)
 
 
-# Causal layers
-
-
 @pytest.mark.parametrize("name", CAUSAL)
 @pytest.mark.parametrize("scale", [0.7, 3.0])
 def test_substitution_is_the_solution(name, scale, lengths):
@@ -158,9 +150,6 @@ def test_substitution_is_the_solution(name, scale, lengths):
     assert (case.H[~case.valid[:, :, 0]] == 0).all()
     close(case.residual(), 0 * case.H, 1e-14 * max(1.0, np.abs(case.H).max()))
     close(layer.take(np.asarray([2, 2, 0])).substitute(), case.H[[2, 2, 0]], 1e-13)
-
-
-# Padding, batches, subsets
 
 
 @pytest.mark.parametrize("garbage", [1e300, np.inf, np.nan])
@@ -283,9 +272,6 @@ def test_nothing_passed_is_changed_kept_or_handed_out(case):
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(layer)).residual(H), copies[3])
 
 
-# Initial guesses
-
-
 STEPS = {
     "implicit_gru": gates,
     "stencil_gru": gates,
@@ -334,9 +320,6 @@ def test_stacks_of_one_state_with_and_without_their_axis(shape, rng):
     close(layer.residual(case.H), expected)
     assert layer.parameter_vjp(case.H, case.H)["hs"].shape == shape
     close(layer.take(np.asarray([1, 2])).residual(case.H[1:3]), expected[1:3])
-
-
-# Through the solution
 
 
 @pytest.mark.parametrize("name", SMOOTH)

@@ -1,7 +1,5 @@
 """Lifted nets, in every form of A and B, against their formula in complex arithmetic."""
 
-from __future__ import annotations
-
 import array_api_strict
 import numpy as np
 import pytest
@@ -43,9 +41,6 @@ def form(request):
 @pytest.fixture(params=ACTIVATIONS)
 def activation(request):
     return request.param
-
-
-# The function and its derivatives
 
 
 def test_residual_is_the_formula_in_every_form_and_activation(case, form, activation):
@@ -148,9 +143,6 @@ def test_far_out_every_activation_has_its_limit(activation):
     np.testing.assert_array_equal(x, bounded[activation])
 
 
-# Solutions and their gradients
-
-
 @pytest.mark.parametrize("name", ["dense", "csr", "bsr", "banded"])
 def test_solution_and_gradients(case, name, rng):
     parts, _ = case
@@ -173,9 +165,6 @@ def test_solution_and_gradients(case, name, rng):
         forward = ims.push_forward(net, result, {key: net.parameters[key]}, stop=TIGHT).tangent
         assert np.sum(g * forward) == pytest.approx(np.sum(dense(gradient) * dense(net.parameters[key])), rel=1e-10)
     assert taylor_test(net, result.x) == pytest.approx(2, abs=0.1)
-
-
-# Initial guesses, copies and errors
 
 
 def test_initial_guesses(case, rng):

@@ -1,7 +1,5 @@
 """Lifted networks against the explicit ones, whose gradients are back-propagated by hand."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,9 +38,6 @@ def activation(request):
 
 def close(actual, expected, tolerance=1e-13):
     np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * max(1.0, np.abs(expected).max()))
-
-
-# The explicit networks
 
 
 def feedforward(weights, biases, u, g, activation):
@@ -85,9 +80,6 @@ def through_time(W_H, W_I, u, states, direct, slope):
 
 def start(activation, k):
     return ACTIVATIONS[activation][0](np.zeros((BATCH, k)))
-
-
-# Lifted, solved and differentiated
 
 
 def solved(net, u, activation, g):
@@ -261,8 +253,6 @@ def test_weights_are_copied(rng):
     np.testing.assert_array_equal(net.A.toarray(), before)
     assert net.weights["W_H"].max() <= 1
 
-
-# Errors
 
 W_H, W_I, W_O = np.zeros((3, 3)), np.zeros((3, 2)), np.zeros((1, 3))
 BI = (W_H, W_I, W_O, W_H, W_I, W_O)

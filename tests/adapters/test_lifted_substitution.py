@@ -1,7 +1,5 @@
 """Lifted nets whose A has no circle: solved by substitution, level by level."""
 
-from __future__ import annotations
-
 import array_api_strict
 import numpy as np
 import pytest

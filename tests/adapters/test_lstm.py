@@ -1,7 +1,5 @@
 """What holds for the implicit LSTM alone; what every layer must do is in test_layer.py."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Every adapter's problem pickles, so that it can go to other processes, and is the same there, bit by bit."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

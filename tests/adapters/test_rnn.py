@@ -1,7 +1,5 @@
 """What holds for the implicit RNN alone; what every layer must do is in test_layer.py."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -44,9 +42,6 @@ def test_the_box_is_invariant(activation, low, rng):
     F = H - layer.residual(H)
     assert low <= F.min()
     assert F.max() <= 1.0 + 1e-15
-
-
-# Activations
 
 
 def test_values_of_activations():

@@ -1,7 +1,5 @@
 """Bounds of the Perron root against eigenvalues, and the projection against its optimality conditions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -33,9 +31,6 @@ FORMS = lifted.FORMS | {"banded": full_band}
 @pytest.fixture(params=FORMS)
 def form(request):
     return FORMS[request.param]
-
-
-# Well-posedness
 
 
 def test_norm_and_root_in_every_form(form, rng):
@@ -98,9 +93,6 @@ def test_a_matrix_of_certain_fate(rng):
     np.testing.assert_allclose(net.residual(x), 0, atol=1e-14)
 
 
-# The projection
-
-
 def check_projection(A, projected, kappa):
     """Row by row: feasible, and nearest by the optimality conditions of the l1 ball."""
     eps = 8 * np.finfo(A.dtype).eps
@@ -160,8 +152,6 @@ def test_blocks_outside_the_matrix_are_not_projected(rng):
     np.testing.assert_allclose(project_well_posed(A).todense(), project_well_posed(A.todense()), rtol=1e-14)
     assert well_posedness(A) == well_posedness(A.todense())
 
-
-# Errors
 
 A = np.eye(3)
 

@@ -1,7 +1,5 @@
 """The accuracy page: its systems, what counts as solved, and its table."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

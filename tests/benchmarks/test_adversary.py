@@ -1,7 +1,5 @@
 """The campaigns of `benchmarks.adversary`, on a few seeds each; its runner counts and reports."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The pages of the experiments say what the stored results say."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -1,7 +1,5 @@
 """Runs on large systems, and by hand, at a small size."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.large_systems import PROBLEMS, SOLVERS, exponent, made, measure

@@ -1,7 +1,5 @@
 """Mutation testing: what is changed in a file, what is left alone, and that every change is one."""
 
-from __future__ import annotations
-
 import ast
 from textwrap import dedent
 

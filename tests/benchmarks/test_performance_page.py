@@ -1,7 +1,5 @@
 """The page: what asv and the comparison have written is read, and put where it belongs."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

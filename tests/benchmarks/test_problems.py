@@ -1,7 +1,5 @@
 """The gallery's definitions: known values, known roots, derivatives, portability. No solver of the package is used."""
 
-from __future__ import annotations
-
 import math
 
 import array_api_strict
@@ -60,9 +58,6 @@ def dense_newton(problem: GalleryProblem, iterations: int = 12) -> np.ndarray:
         J = np.stack([problem.jvp(x, e.reshape(x.shape)).ravel() for e in basis], axis=1)
         x = x - np.linalg.solve(J, problem.residual(x).ravel()).reshape(x.shape)
     return x
-
-
-# -- every entry -----------------------------------------------------------------------------------------------
 
 
 def test_names_are_unique_and_found():
@@ -134,9 +129,6 @@ def test_jvp_against_central_differences(problem, seed):
     assert errors[1] <= 1e-4
 
 
-# -- known values ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("problem", "norm"), list(zip(burkardt_problems(), BURKARDT_START_NORMS)), ids=str)
 def test_start_norms_of_burkardt(problem, norm):
     assert np.linalg.norm(problem.residual(problem.x0)) == pytest.approx(norm, rel=5e-6)
@@ -154,9 +146,6 @@ def test_discrete_boundary_value_and_integral_equation_have_the_same_root():
         x = x - integral.residual(x)
     assert np.max(np.abs(integral.residual(x))) < 1e-14
     assert np.max(np.abs(boundary.residual(x))) < 1e-14
-
-
-# -- discretizations against the equations they come from -------------------------------------------------------
 
 
 def test_bratu_1d_approaches_the_closed_form():

@@ -1,7 +1,5 @@
 """The gallery of sparse problems: pure, finite, and of the shape of its unknowns."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

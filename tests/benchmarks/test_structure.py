@@ -1,7 +1,5 @@
 """The figures of benchmarks/structure.py hold, and it sees what it should."""
 
-from __future__ import annotations
-
 import ast
 import json
 

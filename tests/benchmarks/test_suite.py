@@ -1,7 +1,5 @@
 """The suite's own tools: what they count is there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

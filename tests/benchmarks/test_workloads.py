@@ -1,7 +1,5 @@
 """The workloads: their residuals against the library's, their bands and derivatives against differences."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

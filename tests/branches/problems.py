@@ -1,7 +1,5 @@
 """Families with known branches."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

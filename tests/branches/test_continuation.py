@@ -1,7 +1,5 @@
 """Branches with known folds, branch points and ends, by all kinds of linear algebra."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.optimize

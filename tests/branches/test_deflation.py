@@ -1,7 +1,5 @@
 """Further solutions beside known ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What goes wrong is a status with a hint; what the caller did wrong raises."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A ramp: solutions are followed in a named parameter to where the solve begins."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

@@ -1,7 +1,5 @@
 """The system of the cases: a batch of chains of blocks, on arrays of any library."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a true cell is: a case works and gives what it gives on NumPy arrays, or raises what it says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 

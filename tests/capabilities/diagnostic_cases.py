@@ -1,7 +1,5 @@
 """A case for each function that diagnoses a problem or a result: its numbers for the chain."""
 
-from __future__ import annotations
-
 import implicitsolve as ims
 from tests.capabilities.chain import Chain
 from tests.capabilities.libraries import Library

@@ -1,7 +1,5 @@
 """A case for each function of `adapters` and `testing`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -69,9 +67,6 @@ def approximate_fixed_point(on: Library) -> Outcome:
     yield from (gradients[name] for name in sorted(gradients))
 
 
-# Lifted nets
-
-
 def weights(on: Library, *shapes: tuple[int, int]) -> list[Any]:
     rng = np.random.default_rng(10)
     return [on.array(rng.uniform(-0.3, 0.3, shape)) for shape in shapes]
@@ -111,9 +106,6 @@ def well_posedness(on: Library) -> Outcome:
 
 def project_well_posed(on: Library) -> Outcome:
     yield adapters.project_well_posed(*weights(on, (6, 6)), 0.5)
-
-
-# Checks
 
 
 def dense(on: Library) -> Outcome:

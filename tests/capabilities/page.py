@@ -1,7 +1,5 @@
 """The page of the reference that shows the table: ``python -m tests.capabilities.page`` writes it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

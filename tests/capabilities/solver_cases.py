@@ -1,7 +1,5 @@
 """A case for each solver, method and setting of the core: what it gives for the chain, on arrays of a library."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -59,9 +57,6 @@ def elman(on: Library) -> ims.Problem:
     rng = np.random.default_rng(0)
     params = {name: on.array(value) for name, value in ims.adapters.elman_parameters(2, 32, rng=rng).items()}
     return ims.adapters.elman(params, on.array(rng.standard_normal((2, 5, 2))))
-
-
-# Linear systems
 
 
 def continuation(on: Library) -> Outcome:
@@ -157,9 +152,6 @@ def preconditioner(settings: Any) -> Case:
     return case
 
 
-# Derivatives
-
-
 def pull_back(on: Library) -> Outcome:
     chain = Chain(on)
     problem, x = chain.problem(*EXACT), chain.x0 + 0.3
@@ -180,9 +172,6 @@ def jacobian_penalty(on: Library) -> Outcome:
     yield from (penalty.value, penalty.cotangent)
 
 
-# Elimination
-
-
 def gru(on: Library, k: int = 32) -> ims.Problem:
     rng = np.random.default_rng(5)
     params = {name: on.array(value) for name, value in ims.adapters.gru_parameters(2, k, rng=rng).items()}
@@ -196,9 +185,6 @@ def even_odd(on: Library) -> Outcome:
 def expand(on: Library) -> Outcome:
     layer = gru(on)
     yield ims.elimination.expand(layer, ims.root(ims.elimination.even_odd(layer), stop=on.stop).x)
-
-
-# Many systems, long runs
 
 
 def race(on: Library) -> Outcome:

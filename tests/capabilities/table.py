@@ -1,7 +1,5 @@
 """What every public function does with the arrays of each library: the tests enforce it, and the docs show it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """Every cell of the table of capabilities: what works works, and gives what NumPy gives; what refuses says why."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from types import ModuleType
@@ -90,9 +88,6 @@ def test_on_cupy_arrays(name, device, selected):
     if row.cupy in (KERNELS, YES):
         assert ("cupy" in selected) == (row.cupy == KERNELS)
         check(row.cupy, name, Library(device, "complex64" if row.complex == YES else "float32"))
-
-
-# The table
 
 
 def public() -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """A cubic system that counts its calls."""
 
-from __future__ import annotations
-
 import numpy as np
 
 N = 10

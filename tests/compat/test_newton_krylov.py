@@ -1,7 +1,5 @@
 """`newton_krylov`: its signature, what comes back, preconditioners and Jacobians."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle
@@ -81,9 +79,6 @@ def test_unhashable_line_search_is_named(line_search):
         newton_krylov(Counted(), ZERO, line_search=line_search)
 
 
-# -- what comes back -------------------------------------------------------------------------------------------
-
-
 STARTS = [
     (2, "float64"), (2.0, "float64"), (2j, "complex128"), (True, "float64"), ([1, 2], "float64"),
     ([1, 2j + 1], "complex128"), ((1.0, 2.0), "float64"), (np.int8([1, 2]), "float64"), (np.uint64([1, 2]), "float64"),
@@ -149,9 +144,6 @@ def test_counts_with_exact_products():
     assert 1 <= result.njev <= result.nit
 
 
-# -- no convergence --------------------------------------------------------------------------------------------
-
-
 def test_no_convergence_is_scipys_and_carries_the_result():
     with pytest.raises(scipy.optimize.NoConvergence) as caught:
         newton_krylov(lambda x: x**2 + 1, np.array([0.5, 2.0]))
@@ -172,9 +164,6 @@ def test_scipys_handler_still_works():
         newton_krylov(lambda x: x**2 + 1, np.ones(2))
     (x,) = caught.value.args
     assert x.shape == (2,)
-
-
-# -- preconditioners -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -240,9 +229,6 @@ def test_callback_gets_what_scipys_gets():
         seen = shapes.setdefault(name, set())
         solve(Counted(), np.zeros((2, 5)), callback=lambda x, F, seen=seen: seen.add((x.shape, F.shape)))
     assert shapes["ours"] == shapes["theirs"]
-
-
-# -- Jacobians -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(N,), (2, 5), (N, 1)])

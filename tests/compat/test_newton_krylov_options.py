@@ -1,7 +1,5 @@
 """`newton_krylov` with SciPy's keywords, and the answers of both compared."""
 
-from __future__ import annotations
-
 import re
 import warnings
 
@@ -202,9 +200,6 @@ def test_outer_k_zero_keeps_nothing():
     assert kept.success
     assert forgot.success
     assert kept.nfev <= forgot.nfev
-
-
-# -- against SciPy ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -1,7 +1,5 @@
 """SciPy's own tests of newton_krylov, with its entry replaced by ours."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

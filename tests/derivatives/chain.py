@@ -1,7 +1,5 @@
 """A chain with a block-banded Jacobian that is known, and a check of its adjoint."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from implicitsolve import (

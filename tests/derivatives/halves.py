@@ -1,7 +1,5 @@
 """Solved layers that have halves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import implicitsolve as ims

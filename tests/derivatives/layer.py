@@ -1,7 +1,5 @@
 """A small nonlinear layer with dense derivatives, in any array library."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from implicitsolve import LinearStop, NonlinearStop, Problem, root

@@ -1,7 +1,5 @@
 """A derivative that says CONVERGED is accurate: at large x, and with wrong structures and derivatives."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np
@@ -40,9 +38,6 @@ def errors(problem, x, J, c):
             value = result.adjoint if call is pull_back else result.tangent
             found.append(np.linalg.norm(value - expected) / np.linalg.norm(expected))
     return found
-
-
-# Differences at large x
 
 
 @pytest.mark.parametrize("structure", [Sparse(np.eye(30)), BlockBanded(0, 0), BlockBanded(1, 1, 2)], ids=str)
@@ -103,9 +98,6 @@ def test_a_shift_of_x_leaves_derivatives_accurate_or_failing(kind, power, sign, 
             np.testing.assert_allclose(forward.tangent, np.linalg.solve(J, np.ones(n)), rtol=1e-3)
 
 
-# Wrong structures and derivatives
-
-
 def ways(W, F):
     """Every way of declaring a Jacobian W of F that couples neighbors only."""
     n = len(W)
@@ -164,9 +156,6 @@ def test_a_wrong_system_leaves_the_others_of_its_batch():
     problem = Problem(lambda x: slopes * x, vjp=lambda x, w: claimed * w, batch_ndim=1)
     status = pull_back(problem, np.ones((3, 5)), np.ones((3, 5))).status
     assert list(status) == [Status.CONVERGED, Status.INACCURATE, Status.CONVERGED]
-
-
-# Inaccurate solutions
 
 
 def cube(**options):

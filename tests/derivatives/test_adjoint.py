@@ -1,7 +1,5 @@
 """`pull_back` and `push_forward` against dense linear algebra and finite differences of the solution."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np
@@ -35,9 +33,6 @@ WAYS = {
     "linearize": lambda layer: {"linearize": lambda x: (layer.residual(x), operator(layer, x))},
     "jvp, vjp and jac": lambda layer: {"jvp": layer.jvp, "vjp": layer.vjp, "jac": layer.jacobian},
 }
-
-
-# -- against dense linear algebra ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
@@ -105,9 +100,6 @@ def test_finite_differences_of_the_solved_loss(batch, name):
     difference = (loss(value + h * direction) - loss(value - h * direction)) / (2 * h)
     assert np.sum(gradient * direction) == pytest.approx(difference, rel=1e-7)
     assert np.sum(tangent * layer.cotangent) == pytest.approx(difference, rel=1e-7)
-
-
-# -- what ends how ---------------------------------------------------------------------------------------------
 
 
 def test_a_solution_alone_will_do():
@@ -221,9 +213,6 @@ def test_nothing_to_differentiate():
         assert result.adjoint.shape == shape
         assert np.all(result.success)
     assert pull_back(Problem(lambda x: x, vjp=lambda x, w: w), np.zeros(0), np.zeros(0)).success
-
-
-# -- options ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

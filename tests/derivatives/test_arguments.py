@@ -1,7 +1,5 @@
 """Mistakes in the arguments of `pull_back` and `push_forward`, and which gradients are asked for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

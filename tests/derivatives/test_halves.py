@@ -1,7 +1,5 @@
 """Derivatives of problems with halves, solved for every second block, against dense matrices and the whole system."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -85,9 +83,6 @@ def test_one_sequence_alone(name, rng):
         right = -alone.parameter_jvp(result.x, tangents)
         forward = push_forward(alone, result, tangents, stop=EXACT)
         close(forward.tangent, np.linalg.solve(J, right.ravel()).reshape(right.shape))
-
-
-# Methods
 
 
 METHODS = {

@@ -1,7 +1,5 @@
 """How derivatives of problems with halves end, what is asked for, and what is claimed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -55,9 +53,6 @@ def test_a_forward_solve_that_failed_is_reported(rng):
     few = pull_back(layer, one, cotangent, stop=LinearStop(rtol=1e-13, max_iterations=1))
     assert (few.status == Status.ITERATION_LIMIT).all()
     assert pull_back(layer, result.x, cotangent).success.all()
-
-
-# What is asked for, and what is claimed
 
 
 def without_pull(layer: ims.Problem) -> ims.Problem:

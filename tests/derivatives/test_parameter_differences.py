@@ -1,7 +1,5 @@
 """Derivatives by parameters that F takes, without a product written by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

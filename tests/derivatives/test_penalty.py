@@ -1,7 +1,5 @@
 """The penalty on dG/dx: an unbiased estimate, and the exact gradients of that estimate."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -38,9 +36,6 @@ def by_vectors(case, samples: int, seed: int) -> float:
     return float(np.mean([np.sum((D.T @ e) ** 2) for e in vectors])) / case.H.size
 
 
-# The value
-
-
 @pytest.mark.parametrize("name", SMOOTH)
 def test_the_value_is_that_of_its_vectors(name):
     case = case_of(name)
@@ -59,9 +54,6 @@ def test_the_estimate_is_unbiased():
     assert error < 0.15 * exact
     many = jacobian_penalty(case.layer(), case.H, samples=150, rng=generator(1)).value
     assert many == pytest.approx(exact, rel=0.25)
-
-
-# The gradients
 
 
 @pytest.mark.parametrize("name", SMOOTH)
@@ -105,9 +97,6 @@ def test_the_whole_gradient_through_the_solution(rng):
 
         total = np.sum((penalty.gradients[key] + back.gradients[key]) * direction)
         assert total == pytest.approx((value(1) - value(-1)) / (2 * h), rel=1e-5, abs=1e-8)
-
-
-# Results and arguments
 
 
 def test_a_vjp_that_hands_out_one_buffer():

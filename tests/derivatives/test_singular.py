@@ -1,7 +1,5 @@
 """Derivatives where J is singular: differences make it regular by their errors, which must not pass for a gradient."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

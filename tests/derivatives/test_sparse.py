@@ -1,7 +1,5 @@
 """Derivatives through roots whose J is sparse: the factors of the assembled J, against the dense solve."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse

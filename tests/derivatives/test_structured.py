@@ -1,7 +1,5 @@
 """`pull_back` and `push_forward` with a declared structure, against dense algebra and differences of roots."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -22,9 +20,6 @@ from implicitsolve import (
 from tests.derivatives.chain import BATCHES, EXACT, LAYOUTS, SOLVED, SOURCES, Chain, check
 
 every_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"{layout[0]}-{layout[1]}")
-
-
-# -- against dense algebra -------------------------------------------------------------------------------------
 
 
 @every_layout
@@ -68,9 +63,6 @@ def test_preconditioners_are_built_and_used_transposed(M, batch, source):
             assert np.max(result.linear.iterations) <= 3
 
 
-# -- against differences of the solution -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("names", [(), ("blocks",)], ids=["residual", "blocks"])
 @pytest.mark.parametrize("method", ["block-newton", "auto", "newton-krylov"])
 def test_gradients_are_those_of_the_solution_map(names, method):
@@ -92,9 +84,6 @@ def test_gradients_are_those_of_the_solution_map(names, method):
     assert np.sum(family.cotangent * forward.tangent) == pytest.approx(
         sum(np.sum(back.gradients[name] * tangent) for name, tangent in family.tangents.items()), rel=1e-7
     )
-
-
-# -- what it costs, and what is measured -----------------------------------------------------------------------
 
 
 def test_counts():
@@ -164,9 +153,6 @@ def test_unknowns_of_different_size():
     np.testing.assert_allclose(back.adjoint[0], np.linalg.solve(J.T, np.ones(3)), rtol=1e-5)
 
 
-# -- statuses --------------------------------------------------------------------------------------------------
-
-
 def test_gradients_at_no_solution_are_marked():
     family = Chain(*LAYOUTS[0])
     early = root(family.problem(), family.x0 + 3, stop=NonlinearStop(rtol=1e-13, max_iterations=1))
@@ -193,9 +179,6 @@ def test_a_singular_system_is_named_and_its_neighbours_are_right():
     np.testing.assert_allclose(back.adjoint[[0, 2]], np.asarray([[0.5] * 4, [1 / 3] * 4]))
 
 
-# -- arguments -------------------------------------------------------------------------------------------------
-
-
 def test_arguments_that_do_not_fit():
     family = Chain(*LAYOUTS[0])
     solution, problem = family.solution(), family.problem()
@@ -220,9 +203,6 @@ def test_a_direct_method_refuses_what_it_would_not_use():
         pull_back(problem, solution, family.cotangent, method=BlockLU(), M=BlockLU())
     with pytest.raises(ValueError, match="`x0`"):
         pull_back(problem, solution, family.cotangent, method=BlockLU(), x0=family.cotangent)
-
-
-# -- ims.jacobian ----------------------------------------------------------------------------------------------
 
 
 @every_layout

@@ -4,8 +4,6 @@ It offers the functions that this project uses, with CuPy's own signatures, on a
 kernels are compiled by g++ and run thread by thread; transfers, launches and memory are counted.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType

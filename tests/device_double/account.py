@@ -1,7 +1,5 @@
 """What work on a device would cost: launches, transfers and memory, counted since the last reset."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """CuPy's functions, by NumPy: with CuPy's signatures, on arrays of the device alone, with results on the device."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from typing import Any
@@ -172,9 +170,6 @@ def function(name: str, signature: inspect.Signature) -> Any:
     return call
 
 
-# Functions that differ from NumPy's
-
-
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     return compute(lambda *x: np.asarray(np.array_equal(*x, equal_nan=equal_nan)), (a1, a2), {})
 
@@ -222,9 +217,6 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = None) ->
     note("copyto")
     with np.errstate(all="ignore"):
         np.copyto(unwrap(dst), unwrap(src), casting, True if where is None else unwrap(where))  # type: ignore[arg-type]
-
-
-# Creation
 
 
 def asarray(a: Any, dtype: Any = None, order: Any = None, *, copy: Any = None, blocking: bool = False) -> ndarray:

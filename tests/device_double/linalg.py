@@ -3,8 +3,6 @@
 Their matrices are ordered by columns, and so are the results.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

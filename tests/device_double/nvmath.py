@@ -3,8 +3,6 @@
 Factors are SciPy's; as in cuDSS, a pivot that is too small is replaced, and nothing is said.
 """
 
-from __future__ import annotations
-
 import ctypes
 import enum
 import logging

@@ -1,7 +1,5 @@
 """`cupyx.scipy.sparse`, as far as this project uses it: matrices in compressed rows or columns, by SciPy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Results of different kinds, and the pages that `report` writes of them."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Condition numbers, against those of dense matrices."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """`explain`: each way to fail is told with its cause, its place, and advice that names what the library has."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import threading
@@ -38,9 +36,6 @@ def cubes_of(c) -> ims.Problem:
 def slow(rate: float, **functions) -> ims.Problem:
     """A fixed-point problem whose error falls by `rate` in each of Picard's steps."""
     return ims.Problem(lambda x: (1 - rate) * x - 1, fixed_point=True, **functions)
-
-
-# ------------------------------------------------------------------------------------------------------ all converged
 
 
 def test_what_has_converged_is_said_to_have():
@@ -132,9 +127,6 @@ def test_slow_contraction_is_suspicious():
     assert "by a factor of only 0.95 per step" in only(ims.diagnostics.explain(result)).what
 
 
-# ---------------------------------------------------------------------------------------------------- iteration limit
-
-
 def test_a_steady_rate_says_how_many_steps_are_missing():
     problem, steps = slow(0.9), 40
     stop = NonlinearStop(rtol=1.5e-8)
@@ -172,9 +164,6 @@ def test_linear_solves_that_hit_their_limit():
     assert f"relative residual {step.linear_residual[0]:.2g} in 10 iterations" in finding.what
     assert "preconditioner=" in finding.advice
     assert "max_krylov" in finding.advice
-
-
-# -------------------------------------------------------------------------------------------------------- stagnation
 
 
 def bratu(u):
@@ -275,9 +264,6 @@ def test_differences_that_leave_the_domain_are_notes_and_no_crash():
     assert "The condition of J was not estimated: J is not finite at x." in explanation.notes
 
 
-# ------------------------------------------------------------------------------------------- line search, divergence
-
-
 def test_a_wrong_sign_is_named_with_the_problem():
     problem = cubes(factor=-1.0)
     result = ims.root(problem, np.ones(3), method="newton-krylov")
@@ -292,9 +278,6 @@ def test_a_diverging_iteration_tells_its_growth():
     result = ims.root(problem, np.zeros(2), method="picard")
     assert result.status == Status.DIVERGED
     assert "by a factor of 3 per step" in only(ims.diagnostics.explain(result)).what
-
-
-# ---------------------------------------------------------------------------------------------- singular, not finite
 
 
 def test_unknowns_that_nothing_depends_on_are_named():
@@ -323,9 +306,6 @@ def test_a_start_outside_the_domain_names_the_entry():
 def test_a_start_that_is_not_finite():
     finding = only(ims.diagnostics.explain(ims.root(cubes(), np.asarray([1.0, np.nan]))))
     assert "x0 itself is not finite: [1] = nan" in finding.what
-
-
-# ------------------------------------------------------------------------------------------------------------ batches
 
 
 def test_systems_are_named_by_their_place_and_grouped_by_cause():
@@ -393,9 +373,6 @@ def test_the_history_of_a_race_is_that_of_the_winner():
         assert history.norms[-1] == norm
 
 
-# ------------------------------------------------------------------------------------------- every method and status
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("limit", [2, 100])
 def test_every_method_is_explained(rng, method, limit):
@@ -432,9 +409,6 @@ def test_every_status_has_a_finding_in_every_kind_of_result(status):
         assert finding.what
 
 
-# -------------------------------------------------------------------------------------------------------------- linear
-
-
 def test_a_linear_solve_reports_its_residual_and_its_target():
     A, b = np.roll(np.eye(60), 1, axis=0), np.eye(60)[0]
     result = ims.linear_solve(A, b, method=ims.GMRES(restart=10), stop=ims.LinearStop(max_iterations=30))
@@ -460,9 +434,6 @@ def test_a_gradient_at_no_solution():
     finding = only(ims.diagnostics.explain(ims.pull_back(problem, result, np.ones(2))))
     assert finding.status is Status.FORWARD_NOT_CONVERGED
     assert "Converge the forward solve first" in finding.advice
-
-
-# ----------------------------------------------------------------------------------------------------------- arguments
 
 
 def test_scipy_s_entry_and_its_exception():

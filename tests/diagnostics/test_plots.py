@@ -1,7 +1,5 @@
 """Pictures: what is drawn, and where."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

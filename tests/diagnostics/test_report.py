@@ -1,7 +1,5 @@
 """The page that `report` writes: what it says, and that it is whole and stands alone."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The page that `report` writes, in Chromium: offline, by keyboard, in both color schemes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

@@ -1,7 +1,5 @@
 """Eigenvalues of I - J, and the contraction of fixed-point iterations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Direct solves against the dense matrix, over sizes, bands, dtypes, and matrices that are hard in several ways."""
 
-from __future__ import annotations
-
 import hypothesis.strategies as st
 import numpy as np
 import pytest

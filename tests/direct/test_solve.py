@@ -1,7 +1,5 @@
 """`solve_factored`: a direct solve that measures its residual, refines while that helps, and says how it ended."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

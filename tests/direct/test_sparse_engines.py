@@ -1,7 +1,5 @@
 """Libraries of sparse factors: the same solutions, and what is said where one is missing or fails."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sparse LU: solves and adjoint solves equal the dense ones, on every engine; singular matrices say so."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse

@@ -1,7 +1,5 @@
 """The link checker finds what is broken or loaded from another host, and nothing else."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

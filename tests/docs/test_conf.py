@@ -1,7 +1,5 @@
 """The settings of the documentation: what is left out of a build without Numba."""
 
-from __future__ import annotations
-
 import importlib.util
 import runpy
 import sys

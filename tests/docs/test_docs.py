@@ -1,7 +1,5 @@
 """The Python of the README and of every page of the docs runs as written, and every public name has a page."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import re
@@ -132,9 +130,6 @@ def test_the_start_page_s_numbers_are_those_of_the_performance_page() -> None:
     numbers = {cell for row in rows for cell in re.findall(r"[\d.]+", " ".join(row))}
     assert len(rows) == 5
     assert not {number for number in numbers if f"| {number} |" not in PAGES["docs/performance/index.md"]}
-
-
-# ----------------------------------------------------------------------------------------------------------- reference
 
 
 def documented() -> set[str]:

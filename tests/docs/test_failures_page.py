@@ -1,7 +1,5 @@
 """docs/how_to/read_a_failure.md tells of every way to fail, and each of its examples ends as its section says."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every expression on docs/reference/migration.md that names this package is Python that it accepts."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

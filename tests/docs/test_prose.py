@@ -1,7 +1,5 @@
 """The prose checker reads sentences, and nothing else."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("proselint")

@@ -1,7 +1,5 @@
 """One sentence says what the library is: README, start page, docstring, package's summary and citation agree."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

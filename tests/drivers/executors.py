@@ -1,7 +1,5 @@
 """An executor that works at once, and what its tests share."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

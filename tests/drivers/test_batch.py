@@ -1,7 +1,5 @@
 """`solve_batch`: chunks equal `root` of the whole, whoever works; only what is lost is lost, and errors are raised."""
 
-from __future__ import annotations
-
 import multiprocessing
 import threading
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
@@ -44,9 +42,6 @@ def agree(result, whole, systems=slice(None), of_whole=None):
         np.testing.assert_array_equal(getattr(result, name)[systems], getattr(whole, name)[of_whole], err_msg=name)
 
 
-# ------------------------------------------------------------------------------------------------------------- the same
-
-
 @given(size=st.integers(1, 9), chunks=st.integers(1, 12), is_square=st.booleans())
 def test_properties_chunks_are_root_of_their_systems(threads, size, chunks, is_square):
     c = np.linspace(-1.0, 2.0, size)[:, None] + np.zeros((size, 3))
@@ -85,9 +80,6 @@ def test_a_layer_in_processes_is_root_bitwise(rng):
     assert seen == [(2, 6), (4, 6), (6, 6)]
 
 
-# -------------------------------------------------------------------------------------------- a function as the problem
-
-
 def test_a_function_makes_the_problem_of_some_systems(threads):
     c = numbers(7)
     whole = ims.root(Cubes(c).problem(), np.ones((7, 1)))
@@ -102,9 +94,6 @@ def test_what_a_function_returns_is_checked(threads):
         ims.drivers.solve_batch(lambda rows: guessed(numbers(5), np.arange(5)), count=2, executor=threads, chunks=1)
     with pytest.raises(ValueError, match="batch_ndim=1, got 0"):
         ims.drivers.solve_batch(lambda rows: ims.Problem(np.cos), np.ones((2, 1)), executor=threads)
-
-
-# --------------------------------------------------------------------------------------------------------- lost workers
 
 
 def test_a_killed_process_loses_its_chunk_alone():
@@ -228,9 +217,6 @@ def test_lost_chunks_are_solved_by_one_more_call(at):
 def test_a_previous_result_of_something_else_is_refused(previous):
     with pytest.raises(TypeError, match="`previous` must be what solve_batch returned"):
         ims.drivers.solve_batch(Cubes(numbers(4)).problem(), np.ones((4, 1)), executor=Here(), previous=previous)
-
-
-# ------------------------------------------------------------------------------------------------------ ending it early
 
 
 def test_cancelled_systems_say_so():

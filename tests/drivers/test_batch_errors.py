@@ -1,7 +1,5 @@
 """`solve_batch`: errors are raised, and say what is wrong."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """`checkpointed`: a run that goes on from its file ends where an uninterrupted one ends, bit by bit."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess
@@ -65,9 +63,6 @@ def layer(kind, rng):
     if kind == "lstm":
         return adapters.implicit_lstm(adapters.lstm_parameters(2, 4, scale=1.0, rng=rng), inputs)
     return adapters.implicit_rnn(adapters.rnn_parameters(2, 4, scale=0.3, rng=rng), inputs)
-
-
-# ------------------------------------------------------------------------------------------------------------- going on
 
 
 @given(every=st.integers(1, 4), step=st.integers(1, 12), dtype=st.sampled_from(["float32", "float64", "complex128"]))
@@ -216,9 +211,6 @@ def test_libraries_and_dtypes_come_back(tmp_path, xp, dtype):
     assert type(result.x) is type(x0)
     assert result.x.dtype == dtype
     assert result.success
-
-
-# ---------------------------------------------------------------------------------------------------------------- files
 
 
 def test_a_write_that_fails_leaves_the_last_file(tmp_path, monkeypatch):

@@ -1,7 +1,5 @@
 """`solve_batch` on the workers of Dask and of Ray, one of which is killed on the way."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

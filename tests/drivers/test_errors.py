@@ -1,7 +1,5 @@
 """What drivers say of the error of x: what `root` says of each system."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np

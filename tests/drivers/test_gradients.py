@@ -1,7 +1,5 @@
 """`stream_gradients`: the gradients of the plain batch, from a batch that is refilled."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`race`: winners, ties and failures, and what the beaten starts cost."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -42,9 +40,6 @@ def layer(rng: np.random.Generator, *, B: int = 4, T: int = 7, scale: float = 0.
     return implicit_gru(params, rng.standard_normal((B, T, 3)), **options)
 
 
-# Who wins
-
-
 def test_the_start_that_needs_fewer_steps_wins_for_each_system() -> None:
     c, near = column(4.0, 9.0, 16.0), column(2.1, 3.1, 4.1)
     far = 1e6 * near
@@ -82,9 +77,6 @@ def test_all_methods_race(method: str, rng: np.random.Generator) -> None:
     assert np.abs(problem.residual(result.x)).max() <= 1e-10
 
 
-# Failures
-
-
 def test_where_all_fail_the_smallest_residual_is_returned() -> None:
     c = column(-1.0, 4.0, -4.0)  # the first and the last have no root
     stop = ims.NonlinearStop(max_iterations=8)
@@ -115,9 +107,6 @@ def test_a_bad_start_does_not_loosen_the_tolerance_of_the_first() -> None:
     assert result.winner.item() == 0
     assert result.initial_norm.item() == 1.0
     assert result.residual_norm.item() <= 1.5e-8
-
-
-# Cost
 
 
 def test_beaten_starts_stop_costing() -> None:
@@ -167,9 +156,6 @@ def test_a_system_does_not_depend_on_its_neighbours(rng: np.random.Generator) ->
         np.testing.assert_allclose(alone.x[0], result.x[b], atol=1e-9)
 
 
-# Shapes
-
-
 @pytest.mark.parametrize("size", [(0, 3), (2, 0)])
 def test_nothing_to_solve(size: tuple[int, int]) -> None:
     problem = ims.Problem(lambda x: x, batch_ndim=1, take=lambda rows: problem)
@@ -185,9 +171,6 @@ def test_gradients_flow_through_the_winners(rng: np.random.Generator) -> None:
     ones = np.ones_like(result.x)
     gradients = [ims.pull_back(problem, one, ones).gradients["Uz"] for one in (result, alone)]
     np.testing.assert_allclose(*gradients, rtol=1e-5, atol=1e-8)
-
-
-# One after the other
 
 
 def test_one_system_tries_its_starts_in_turn() -> None:
@@ -214,9 +197,6 @@ def test_a_batch_without_take_tries_whole_batches_in_turn() -> None:
     assert result.winner.tolist() == [1, 0]
     np.testing.assert_allclose(result.x, column(2.0, 3.0))
     np.testing.assert_array_equal(result.initial_norm, [5.0, 5.0])
-
-
-# The monitor, and arguments
 
 
 def test_the_monitor_sees_all_starts() -> None:

@@ -1,7 +1,5 @@
 """`solve_stream` and `solve_sequences`: the answers of `root`, in full batches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -44,9 +42,6 @@ class Roots:
 def layer(rng: np.random.Generator, *, B: int = 13, T: int = 6, scale: float = 1.0) -> ims.Problem:
     params = gru_parameters(3, 5, scale=scale, rng=rng)
     return implicit_gru(params, rng.standard_normal((B, T, 3)), lengths=rng.integers(1, T + 1, B))
-
-
-# The answers are those of root
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 13, 50])
@@ -101,9 +96,6 @@ def test_recycled_spaces_of_systems_that_come_late(rng: np.random.Generator) -> 
     np.testing.assert_allclose(result.krylov_iterations, whole.krylov_iterations, atol=2)
     np.testing.assert_allclose(result.x, whole.x, atol=1e-8)
     assert whole.krylov_iterations.min() > 20
-
-
-# Full batches
 
 
 class Picard:
@@ -230,9 +222,6 @@ def test_second_attempts_keep_to_the_batch_size() -> None:
     assert result.success.tolist() == [c > 0 for c in roots.c[:, 0]]
 
 
-# The monitor
-
-
 def test_the_monitor_sees_who_runs_and_who_waits() -> None:
     trace = ims.monitor.collect()
     picard(np.full((10, 1), 0.5), capacity=4, monitor=trace)
@@ -253,9 +242,6 @@ def test_the_monitor_gets_the_whole_batch_and_may_stop_it() -> None:
         solve_stream(
             Roots(np.arange(1.0, 6.0)).problem(), np.full((5, 1), 9.0), batch_size=2, method=NEWTON, monitor=monitor
         )
-
-
-# Arguments
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (4, 0)])
@@ -287,9 +273,6 @@ def test_arguments_are_checked() -> None:
         solve_sequences(len, [], batch_size=1, window=0)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="solve_sequences: `stop` must be"):
         solve_sequences(len, [], batch_size=1, stop=3)  # type: ignore[arg-type]
-
-
-# Sequences
 
 
 class Sentences:

@@ -1,7 +1,5 @@
 """Problems for the workers of `solve_batch`: what a process loads must stand in a module."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

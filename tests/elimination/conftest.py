@@ -1,7 +1,5 @@
 """Layers of every kind and size that have halves."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.adapters.cases import NEAREST

@@ -1,7 +1,5 @@
 """Layers that couple nearest neighbours, of odd, even and ragged lengths."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import implicitsolve as ims

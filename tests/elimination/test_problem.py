@@ -1,7 +1,5 @@
 """Even-odd elimination against the dense Schur complement."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -31,9 +29,6 @@ def on_expanded(case: Case, layer: ims.Problem) -> tuple[Case, Any]:
     """The case at a state whose eliminated blocks satisfy their equations, and that state's kept blocks."""
     kept = case.H[:, 1::2]
     return replace(case, H=ims.elimination.expand(layer, kept)), kept
-
-
-# The problem in half the unknowns
 
 
 def test_residual_is_that_of_the_kept_blocks(case):
@@ -196,9 +191,6 @@ def test_take_is_the_half_of_some_sequences(name, rng):
             if M is not None:  # an RNN's diagonals are a small part of its weights
                 close(one.approximate_inverse().matvec(v[indices]), M.matvec(v)[indices])
             close(one.astype(np.float32).matvec(v[indices].astype(np.float32)), J.matvec(v)[indices], 1e-5)
-
-
-# Blocks of states
 
 
 @given(st.data())

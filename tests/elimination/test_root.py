@@ -1,7 +1,5 @@
 """`root` with and without elimination: the same roots, statuses, norms and counts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -121,9 +119,6 @@ def test_systems_that_did_not_converge_are_reported(limit):
     check_result(layer, result, 1e-14)
 
 
-# Norms and monitors
-
-
 def test_the_two_norm_is_that_of_all_blocks():
     layer = case_of("implicit_gru", "ragged").layer()
     result = ims.root(layer, stop=replace(TIGHT, norm="2"))
@@ -167,9 +162,6 @@ def test_monitors_see_whole_states(size):
         np.testing.assert_allclose(F, layer.residual(x), rtol=0, atol=1e-14)
         np.testing.assert_array_equal(step.residual_norm, np.abs(F[step.systems]).max(axis=(1, 2)))
         x[...] = F[...] = np.nan  # copies
-
-
-# Counts
 
 
 class Counted:
@@ -258,9 +250,6 @@ def test_elimination_saves_products():
     whole = ims.root(replace(layer, halves=None), method=method, stop=TIGHT)
     half = ims.root(layer, method=method, stop=TIGHT)
     assert half.counts.residuals + half.counts.jvps < 0.7 * (whole.counts.residuals + whole.counts.jvps)
-
-
-# Who eliminates
 
 
 def test_methods_that_were_made_for_all_blocks_get_them():

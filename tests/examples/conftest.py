@@ -1,7 +1,5 @@
 """The script that is tested."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from types import ModuleType

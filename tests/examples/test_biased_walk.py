@@ -1,7 +1,5 @@
 """The biased random walk: its generator, the Bayes posterior, and the example's command line."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Brusselator: its Jacobian, its bifurcations by formula, and three solvers that agree."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import ModuleType

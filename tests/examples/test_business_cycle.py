@@ -1,7 +1,5 @@
 """The business cycle: steady state, closed form, linearized decay, and the same paths as a sparse Newton by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
 

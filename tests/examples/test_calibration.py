@@ -1,7 +1,5 @@
 """The gradient of the misfit, and a few steps of the calibration."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import numpy as np

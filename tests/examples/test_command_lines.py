@@ -1,7 +1,5 @@
 """Wrong options end a script with status 2 and are named; without matplotlib it draws no figure."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """The diode's current: the same through every plane, and exponential in the voltage."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import numpy as np

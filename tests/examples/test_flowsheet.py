@@ -1,7 +1,5 @@
 """The loop's elements are conserved, and what a setting is worth is what a change of it brings."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import numpy as np

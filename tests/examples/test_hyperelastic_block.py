@@ -1,7 +1,5 @@
 """The stiffness is the derivative of the forces, which balance, and are linear elasticity's where strains are small."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import numpy as np

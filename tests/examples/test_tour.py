@@ -1,7 +1,5 @@
 """The tour: its residuals, and that it says what it solved."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
 

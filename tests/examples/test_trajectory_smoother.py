@@ -1,7 +1,5 @@
 """The smoother: its gradient, the same minimum as least squares, and a covariance that the errors bear out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """What the build of the documentation, which runs the tutorials, would not notice."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

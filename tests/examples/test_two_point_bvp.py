@@ -1,7 +1,5 @@
 """The boundary value problems: their closed forms, the order of the collocation, and the same answer as solve_bvp."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
 from typing import Any

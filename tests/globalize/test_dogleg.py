@@ -1,7 +1,5 @@
 """Dogleg: the path and its model against dense references, the descent in a Krylov space, units, batches."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

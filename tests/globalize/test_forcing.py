@@ -1,7 +1,5 @@
 """Forcing terms: Eisenstat and Walker's formula and safeguards, and how the solver uses them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -71,8 +69,6 @@ def test_wrong_settings_raise(kind, settings, match):
     with pytest.raises(ValueError, match=match):
         kind(**settings)
 
-
-# -- in the solver ---------------------------------------------------------------------------------------------
 
 N = 40
 RNG = np.random.default_rng(0)

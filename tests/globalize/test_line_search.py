@@ -1,7 +1,5 @@
 """Line searches: what each accepts, how lengths shrink, and that each system of a batch has its own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -127,9 +125,6 @@ def test_natural_test_accepts_growth_that_brings_x_closer():
     assert along(Backtracking(growth_limit=1.0), *arguments)[0].length[0] < 1.0
 
 
-# -- the model -------------------------------------------------------------------------------------------------
-
-
 def one(*numbers):
     return model_minimizer(*(np.asarray([float(n)]) for n in numbers))[0]
 
@@ -212,9 +207,6 @@ def test_accepted_lengths_satisfy_both_wolfe_conditions(x):
     (f0, slope0), (f, slope) = value_and_slope(0.0), value_and_slope(length)
     assert f <= f0 + 1e-4 * length * slope0
     assert abs(slope) <= 0.9 * abs(slope0) * (1 + 1e-6)
-
-
-# -- settings and the solver -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ Sources: Floudas et al., "Handbook of test problems in local and global optimiza
 and Hillstrom, ACM Trans. Math. Softw. 7 (1981) 17-41; Meintjes and Morgan, ACM Trans. Math. Softw. 16 (1990) 143-151.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

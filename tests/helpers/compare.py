@@ -1,7 +1,5 @@
 """Comparison of arrays of any library with NumPy's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

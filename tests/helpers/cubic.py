@@ -1,7 +1,5 @@
 """A cubic system, and the ways to solve it, for tests with hostile callers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

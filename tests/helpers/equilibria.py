@@ -1,7 +1,5 @@
 """Chemical equilibria with amounts from 0.1 to 1e-29: complexes, acids, a gas; by quotients or by logarithms."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

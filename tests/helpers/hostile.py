@@ -1,7 +1,5 @@
 """Values that no argument means: each is refused by a message that names an argument, or has a meaning."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections.abc import Callable

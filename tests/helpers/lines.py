@@ -1,7 +1,5 @@
 """Equations on a line: u of shape (..., T), or (..., T, 2), with values prescribed beyond its ends."""
 
-from __future__ import annotations
-
 import numpy as np
 from array_api_compat import array_namespace
 

@@ -4,8 +4,6 @@
 equation: at a solution F is a small part of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

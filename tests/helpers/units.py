@@ -1,7 +1,5 @@
 """Flow and concentration in a network of points, in units of very different sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

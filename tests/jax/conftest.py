@@ -1,7 +1,5 @@
 """How JAX computes in these tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Small systems that `implicitsolve.jax.root` solves within JAX."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import numpy as np

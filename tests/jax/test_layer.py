@@ -1,7 +1,5 @@
 """`implicitsolve.jax.layer`: the adapters' states and gradients, under JAX's transformations."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Functions written in JAX in the plain solves, which are for NumPy arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """`implicitsolve.jax.root`: JAX's transformations of roots, and what becomes of failures."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Every implementation against the dense matrix, and against the reference."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

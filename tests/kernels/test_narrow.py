@@ -1,7 +1,5 @@
 """Block tridiagonal systems with triangular outer blocks, which are factored as scalar bands."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

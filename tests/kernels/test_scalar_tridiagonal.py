@@ -1,7 +1,5 @@
 """`scalar_tridiagonal`: the compiled loops and LAPACK's against the reference."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Dense systems of several kinds for the methods of the GMRES family."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from implicitsolve import GMRES, LGMRES

@@ -1,7 +1,5 @@
 """BiCGSTAB: the textbook recurrence, what happens where it breaks down, and what it costs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """GMRES and LGMRES: what they minimize, how they end, what they cost."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -50,9 +48,6 @@ def test_the_residual_is_the_least_over_the_krylov_space(rng):
             least = np.linalg.norm(b[i] - A[i] @ space @ y)
             np.testing.assert_allclose(result.residual_norm[i], least, rtol=1e-6, atol=1e-12)
             np.testing.assert_allclose(result.x[i], space @ y, atol=1e-6)
-
-
-# ---------------------------------------------------------------------------------------------------- how a solve ends
 
 
 @pytest.mark.parametrize("family", FAMILY)
@@ -108,9 +103,6 @@ def test_without_augmentation_lgmres_is_gmres(rng):
     np.testing.assert_array_equal(plain.x, augmented.x)
 
 
-# ----------------------------------------------------------------------------------------------------- preconditioning
-
-
 @pytest.mark.parametrize("family", FAMILY)
 def test_the_exact_inverse_takes_one_iteration(xp, any_dtype, rng, family):
     A, b = systems(rng, "regular", 2, 6, bool(xp.isdtype(any_dtype, "complex floating")))
@@ -160,9 +152,6 @@ def test_gmres_takes_a_preconditioner_that_changes(rng):
     assert len(rounds) == result.iterations
     assert result.iterations < 25
     np.testing.assert_allclose(A @ result.x, b, atol=1e-9 * np.linalg.norm(b))
-
-
-# ------------------------------------------------------------------------------------------------------------ settings
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What Krylov methods cost: products, memory, transfers, and what a polish saves."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import array_api_strict

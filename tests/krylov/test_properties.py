@@ -1,7 +1,5 @@
 """Properties of linear solves that hold for every system, method, dtype and library."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -39,9 +37,6 @@ def residual_norms(A: np.ndarray, x: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.linalg.norm(b.astype(np.complex128) - (A.astype(np.complex128) @ x[..., None])[..., 0], axis=-1)
 
 
-# --------------------------------------------------------------------------------------------------- the answer itself
-
-
 @given(
     seed=seeds,
     batch=batches,
@@ -62,9 +57,6 @@ def test_equals_the_dense_solve(seed, batch, n, dtype, method, preconditioned, s
     exact = np.linalg.solve(A.astype(np.complex128), b[..., None].astype(np.complex128))[..., 0]
     scale = np.linalg.norm(b, axis=-1, keepdims=True)  # the smallest singular value is not far below 1
     assert (np.abs(result.x - exact) <= 100 * rtol_of(dtype) * scale).all()
-
-
-# ---------------------------------------------------------------------------------------------------- truth of statuses
 
 
 @st.composite
@@ -177,9 +169,6 @@ def test_a_start_that_is_the_solution_takes_one_product(method):
     assert (result.status, result.iterations, result.matvecs, result.residual_norm) == (Status.CONVERGED, 0, 1, 0.0)
 
 
-# --------------------------------------------------------------------------------------------------------- independence
-
-
 @given(systems=any_systems(1e4), method=st.sampled_from(NATIVE), limit=st.sampled_from([3, 17, 60]), data=st.data())
 def test_a_system_does_not_see_its_neighbours(systems, method, limit, data):
     A, b = systems
@@ -237,9 +226,6 @@ def test_a_neighbour_that_ends_early_does_not_lift_the_limit(rng, method, limit)
     assert together.residual_norm[1] == pytest.approx(alone.residual_norm, rel=1e-5)
 
 
-# ---------------------------------------------------------------------------------------------------------------- scale
-
-
 @given(
     seed=seeds,
     method=st.sampled_from(NATIVE),
@@ -259,9 +245,6 @@ def test_powers_of_two_change_no_decision(seed, method, dtype, power_A, power_b,
     np.testing.assert_array_equal(scaled.iterations, plain.iterations)
     assert scaled.matvecs == plain.matvecs
     np.testing.assert_allclose(scaled.x * 2.0 ** (power_A - power_b), plain.x, rtol=1e-9, atol=1e-11)
-
-
-# -------------------------------------------------------------------------------------------------- what passes through
 
 
 def frozen(a: np.ndarray) -> np.ndarray:

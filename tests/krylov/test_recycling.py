@@ -1,7 +1,5 @@
 """Recycled Krylov spaces: what the preconditioner made of them is, and what it saves."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """ScipyKrylov: SciPy's methods behind our contract of stopping, limits, statuses and batches."""
 
-from __future__ import annotations
-
 import array_api_strict
 import numpy as np
 import pytest

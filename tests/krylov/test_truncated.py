@@ -1,7 +1,5 @@
 """The truncated inverse against its polynomial written out, alone, in Newton's place, and as a gradient."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -41,9 +39,6 @@ def operator(A: Any, xp: Any = np, dtype: Any = None) -> tuple[LinearOperator, d
     matvec, rmatvec = counting("matvec", A), counting("rmatvec", xp.matrix_transpose(A))
     shape = tuple(A.shape[:-2])
     return LinearOperator(matvec, rmatvec, in_shape=A.shape[-1], batch_shape=shape, dtype=A.dtype), calls
-
-
-# The polynomial
 
 
 @pytest.mark.parametrize("order", [0, 1, 2, 7])
@@ -89,9 +84,6 @@ def test_damping_converges_where_the_plain_series_does_not():
     np.testing.assert_allclose(damped, [0.25, 2.0], rtol=1e-12)
 
 
-# Preconditioners
-
-
 def test_a_preconditioner_that_is_given(rng):
     """The polynomial of M A."""
     A = np.diag([2.0, 10.0, 50.0]) + 0.3 * rng.standard_normal((3, 3))
@@ -108,9 +100,6 @@ def test_what_is_on_offer_is_left():
     result = ims.linear_solve(A, np.ones(3), method=TruncatedInverse(order=1))
     np.testing.assert_allclose(result.x, 1.1)
     assert not TruncatedInverse().may_transform
-
-
-# Statuses
 
 
 def test_what_the_rule_holds_for_has_converged(rng):
@@ -166,9 +155,6 @@ def test_without_confirmation_a_product_is_saved():
     assert outcome.residual_norm[0] == pytest.approx(0.25 * 3**0.5)  # that of a term fewer
 
 
-# In Newton's place
-
-
 def full(order: int, damping: float = 1.0) -> NewtonKrylov:
     krylov = TruncatedInverse(order=order, damping=damping)
     return NewtonKrylov(krylov=krylov, line_search=FullStep(), retry=False)
@@ -210,9 +196,6 @@ def test_higher_orders_are_the_papers_iteration(name):
         expected = expected - step.reshape(expected.shape)
 
 
-# As a gradient
-
-
 @pytest.mark.parametrize("order", [0, 1, 4])
 @pytest.mark.parametrize("damping", [1.0, 0.5, 0.1])
 def test_the_phantom_gradient(order, damping, rng):
@@ -233,8 +216,6 @@ def test_the_phantom_gradient(order, damping, rng):
     assert (back.status == Status.STOPPED).all()
     assert back.linear.matvecs == order + 1
 
-
-# Settings
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"order": -1}, ValueError, "`order` must be at least 0"),

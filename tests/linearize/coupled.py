@@ -1,7 +1,5 @@
 """A family of problems whose Jacobian is known, and its assembly."""
 
-from __future__ import annotations
-
 import numpy as np
 from array_api_compat import array_namespace
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Assembly of J in a declared structure: the right matrix from every source, and what it costs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -119,9 +117,6 @@ def test_entries_outside_the_matrix_are_ignored():
     np.testing.assert_allclose(assembled(family.problem(blocks=blocks), family.x)[0][0], family.expected())
 
 
-# -- lengths of the differences --------------------------------------------------------------------------------
-
-
 def test_unknowns_of_different_size_have_their_own_step():
     units = np.asarray([1e-8, 1.0, 1e8])
 
@@ -186,9 +181,6 @@ def test_a_residual_that_is_not_finite_everywhere_beyond_x():
         J = assembler.assemble(evaluator, flat, evaluator.residual(flat))
         assert np.isfinite(J.blocks).all()
         assert (np.diag(J.todense()[0]) < 0).all()
-
-
-# -- the user's functions --------------------------------------------------------------------------------------
 
 
 class Hostile:
@@ -283,9 +275,6 @@ def test_blocks_that_do_not_fit(blocks, error):
     problem = Problem(lambda x: x**2 - 2, blocks=lambda x: blocks, structure=BlockBanded(0, 0), batch_ndim=1)
     with pytest.raises(error, match="`blocks`"):
         ims.root(problem, np.ones((B, 4)), method="block-newton")
-
-
-# -- what an assembly costs, and whether it is worth it --------------------------------------------------------
 
 
 def test_cost_and_preference():

@@ -1,7 +1,5 @@
 """Zeros inside the blocks of a Jacobian: fewer differences, and the same J."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

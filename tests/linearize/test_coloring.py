@@ -1,7 +1,5 @@
 """Coloring: no row has two entries of one color; few colors where they are known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse

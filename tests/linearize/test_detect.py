@@ -1,7 +1,5 @@
 """Detection: the true pattern of random sparse functions, an honest answer for all others, few evaluations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse

@@ -1,7 +1,5 @@
 """Jacobian products by differences: accuracy, units, precision, complex numbers, and the search for the step."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -183,9 +181,6 @@ def test_noise_needs_a_larger_rdiff():
     assert error(clear, exact(X, B)) < 1e-2 < error(drowned, exact(X, B))
 
 
-# -- residuals in float32 --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("returned", [np.float32, np.float64])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_a_residual_that_computes_in_float32_converges_as_far_as_float32_goes(returned, scale):
@@ -202,8 +197,6 @@ def test_a_residual_that_computes_in_float32_converges_as_far_as_float32_goes(re
     found = root(batch, scale * np.ones((2, N)), method="newton-krylov", stop=NonlinearStop(atol=2e-6 * scale))
     assert found.success.all()
 
-
-# -- the length itself -----------------------------------------------------------------------------------------
 
 EPS = 2.0**-52
 

@@ -1,7 +1,5 @@
 """Lengths of the differences that fill a Jacobian: from x where it tells, from F and J where it does not; no units."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -151,8 +149,6 @@ def test_settings(name):
     with pytest.raises(TypeError, match="`rdiff`"):
         BlockNewton(**{name: "small"})
 
-
-# -- the lengths themselves ------------------------------------------------------------------------------------
 
 FARTHER, MAX_ADJUSTMENTS = 1e4, 8
 ROW = np.zeros(1, dtype=int)

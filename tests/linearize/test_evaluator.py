@@ -1,7 +1,5 @@
 """The one place that calls the user's functions: shapes, copies, counts, subsets, and what a wrong answer is called."""
 
-from __future__ import annotations
-
 import array_api_strict
 import numpy as np
 import pytest
@@ -29,9 +27,6 @@ SHAPES = [((), (4,)), ((3,), (4,)), ((2, 3), (2, 2)), ((3,), ()), ((), ())]
 def evaluator(problem: Problem, x) -> tuple[Evaluator, object]:
     made = Evaluator(problem, x)
     return made, made.flatten(x)
-
-
-# ------------------------------------------------------------------------------------------------------ what it returns
 
 
 @pytest.mark.parametrize(("batch", "event"), SHAPES, ids=str)
@@ -127,9 +122,6 @@ def test_calls_are_counted(rng):
     assert part.tally is ev.tally
 
 
-# --------------------------------------------------------------------------------------------------------------- copies
-
-
 def test_functions_that_write_into_their_arguments_do_no_harm(rng):
     x = rng.standard_normal((2, 3))
 
@@ -180,9 +172,6 @@ def test_functions_that_reuse_one_buffer_do_no_harm(rng, way):
     np.testing.assert_array_equal(F[0], cubic(x))
     np.testing.assert_allclose(second, 2 * first)
     np.testing.assert_allclose(first[0], 3 * x**2)
-
-
-# -------------------------------------------------------------------------------------------------------------- subsets
 
 
 def two_ways(x):
@@ -273,9 +262,6 @@ def test_a_take_that_returns_something_else(rng, given, error, words):
         assert word in str(caught.value)
 
 
-# --------------------------------------------------------------------------------------------- what users' functions do
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -346,9 +332,6 @@ def test_a_wrong_jacobian_is_named(rng, given, error, words):
         ev.jacobian(flat, None)
     for word in words:
         assert word in str(caught.value)
-
-
-# ------------------------------------------------------------------------------------------------------ preconditioners
 
 
 @pytest.mark.parametrize("batch", [(), (3,), (2, 2)], ids=str)

@@ -1,7 +1,5 @@
 """`place_colors`: the reference against a loop over entries."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Full Jacobians whose columns repeat by shifts: few columns make a preconditioner."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.linalg

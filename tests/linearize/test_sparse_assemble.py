@@ -1,7 +1,5 @@
 """Colored assembly equals the dense Jacobian; full rows; what the pattern misses is counted."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """A `take` that returns other systems than it was given: it was not noticed, and the answers were those of others."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

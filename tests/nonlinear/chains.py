@@ -1,7 +1,5 @@
 """Equations of blocks in a chain, and a solve that checks what must hold for every result of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """How accurately `NewtonKrylov` solves its linear systems: the forcing rule, what the target needs, second attempts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Anderson's method against its definition, against GMRES, and where it must forget its past."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -140,9 +138,6 @@ def test_a_past_that_misleads_is_forgotten():
         counts[growth] = result.success.sum()
         assert set(result.status) <= {Status.CONVERGED, Status.STAGNATED}
     assert counts[10.0] >= 34
-
-
-# -- history ---------------------------------------------------------------------------------------------------
 
 
 METHODS = [Anderson(), Anderson(memory=3), Anderson(damping=0.5, growth_limit=2.0), Anderson(memory=0)]

@@ -1,7 +1,5 @@
 """An approximate Jacobian: few evaluations where it is good, and the same root where it is not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.linalg

@@ -1,7 +1,5 @@
 """Auto: which method a declared structure leads to, and what happens where it fails."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -131,9 +129,6 @@ def test_blocks_of_the_problem_decide():
     assert factorizes(root(Problem(F, structure=structure, blocks=blocks), np.zeros(T * k)))
     assert not factorizes(root(Problem(F, structure=structure, jac=jac), np.zeros(T * k)))
     assert not factorizes(root(Problem(F, structure=structure, jvp=lambda x, v: jac(x) @ v), np.zeros(T * k)))
-
-
-# -- where the first choice fails ------------------------------------------------------------------------------
 
 
 def layer_of(systems, weight=1.0, size=8):
@@ -296,9 +291,6 @@ def test_where_block_newton_stagnates():
 
     result = root(Problem(F, structure=BlockBanded(1, 1, periodic=True)), np.full(n, 0.3) / scale)
     assert result.success, result.message
-
-
-# -- newton_krylov with SciPy's interface ----------------------------------------------------------------------
 
 
 def test_newton_krylov_with_a_structure_costs_what_root_costs():

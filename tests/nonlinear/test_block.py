@@ -1,7 +1,5 @@
 """BlockNewton: roots, libraries, what a step costs, units and settings."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -82,9 +80,6 @@ def test_the_line_search_runs_where_a_whole_step_fails():
     assert not diverging.success
 
 
-# -- libraries, dtypes, shapes ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("lower", [0, 1, 4])
 @pytest.mark.parametrize("upper", [0, 1, 4])
 def test_one_block_and_bands_wider_than_the_matrix(lower, upper):
@@ -96,9 +91,6 @@ def test_one_block_and_bands_wider_than_the_matrix(lower, upper):
         result = run(lambda x, A=A: A @ x + 0.1 * x**3 - 1, np.ones(2 * T), A.structure)
         assert result.success
         assert result.counts.residuals < 2 * min(T, lower + upper + 1) + 12
-
-
-# -- Jacobians -------------------------------------------------------------------------------------------------
 
 
 def dense(u):
@@ -170,9 +162,6 @@ def test_a_singular_diagonal_is_no_obstacle():
     np.testing.assert_allclose(result.x[::2], 2.0)
 
 
-# -- units -----------------------------------------------------------------------------------------------------
-
-
 def test_one_unknown_on_very_different_scales():
     """Carrier densities, boundary layers: x from 1e-4 to 1e4 along the blocks."""
     n = 60
@@ -184,9 +173,6 @@ def test_one_unknown_on_very_different_scales():
 
     result = run(F, np.full(n, 0.3) / scale, BlockBanded(1, 1, periodic=True))
     assert result.success, result.message
-
-
-# -- what a step reports, and settings -------------------------------------------------------------------------
 
 
 def test_a_monitor_sees_every_step():

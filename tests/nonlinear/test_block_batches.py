@@ -1,7 +1,5 @@
 """BlockNewton on batches: systems know nothing of each other."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

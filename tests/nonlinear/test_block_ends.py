@@ -1,7 +1,5 @@
 """How a solve by BlockNewton ends: singular Jacobians, numbers that are not finite, limits, exceptions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

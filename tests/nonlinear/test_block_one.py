@@ -1,7 +1,5 @@
 """BlockNewton for one system without batch axes: the same course as in a batch, and what leads out of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Bounds: kept at every evaluation, by every method that accepts them; a bound is never taken for a root."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 

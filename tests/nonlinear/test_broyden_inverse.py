@@ -1,7 +1,5 @@
 """BroydenInverse against the dense inverse of Broyden's matrices, for each system of a batch."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

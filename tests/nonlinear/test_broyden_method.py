@@ -1,7 +1,5 @@
 """Broyden's method against its definition."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

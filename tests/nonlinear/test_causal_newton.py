@@ -1,7 +1,5 @@
 """CausalNewton: all blocks of a causal system at once, by the exact inverse of J and a bound on steps."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Patterns that change with x, full rows, networks, and matrices that come with F."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse

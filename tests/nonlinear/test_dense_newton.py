@@ -1,7 +1,5 @@
 """Small systems: Powell's hybrid method with a dense J, alone and in batches."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.optimize

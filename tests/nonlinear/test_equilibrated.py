@@ -1,7 +1,5 @@
 """DenseNewton on equilibrated equations: far starts, units of single equations, batches, and no root."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """What all fixed-point loops share: patience, ways back, the damping that recovers, when M is built anew."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

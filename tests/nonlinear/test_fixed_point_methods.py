@@ -1,7 +1,5 @@
 """What Picard's, Anderson's and Broyden's methods have in common."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -51,9 +49,6 @@ class Layers:
         return Problem(self.residual, batch_ndim=1, take=take, fixed_point=True)
 
 
-# -- solutions -------------------------------------------------------------------------------------------------
-
-
 @fewer
 @given(seed=seeds, n=st.integers(1, 12), is_complex=st.booleans(), systems=st.integers(1, 3))
 @every_method
@@ -84,9 +79,6 @@ def test_systems_that_wait_for_a_place_are_solved(method):
     assert few.success.all()
     np.testing.assert_allclose(few.x, whole.x, rtol=1e-8, atol=1e-9)
     assert (few.iterations <= whole.iterations + 2).all()
-
-
-# -- bad steps and ends ----------------------------------------------------------------------------------------
 
 
 @every_method
@@ -141,9 +133,6 @@ def test_a_system_that_fails_ends_at_its_best_point(method):
     best = min(step.residual_norm[0] for step in result.steps)
     assert result.residual_norm == best
     np.testing.assert_array_equal(result.fun, rootless.residual(result.x))
-
-
-# -- approximate inverses of J ---------------------------------------------------------------------------------
 
 
 def offering(A, b, inverse):
@@ -202,9 +191,6 @@ def test_the_inverse_can_be_declined_and_j_need_not_offer_one(kind):
     np.testing.assert_array_equal(plain.x, declined.x)
     assert (plain.counts.linearizations, declined.counts.linearizations) == (1, 0)
     assert plain.counts.residuals == declined.counts.residuals
-
-
-# -- settings --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Homotopy: sure where Newton's method is not, and the same whatever the units, the batch and the library."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -57,9 +55,6 @@ def check(problem: Problem, result: ims.NonlinearResult) -> None:
     np.testing.assert_array_equal(result.residual_norm, norms)
 
 
-# What Newton's method cannot
-
-
 @pytest.mark.parametrize(("k", "T", "seed"), [(6, 8, 0), (7, 9, 2), (8, 10, 3)])
 def test_implicit_grus_with_large_weights_from_anywhere(k, T, seed):
     """Weights uniform in +-3, from zero and from 48 random starts; all solutions lie in the box."""
@@ -90,9 +85,6 @@ def test_bounded_maps_are_solved_from_inside(seed, n, gain):
     assert result.success.all() or gain == 6.0
 
 
-# Whatever the units, the batch, the library
-
-
 @pytest.mark.parametrize("capacity", [1, 3])
 def test_systems_may_wait_for_a_place(capacity):
     problem = recurrent(np, 3, 4, 5, 5.0)
@@ -102,9 +94,6 @@ def test_systems_may_wait_for_a_place(capacity):
     np.testing.assert_allclose(result.x, together.x, rtol=1e-12)
     for name in ("status", "iterations", "krylov_iterations", "initial_norm"):
         np.testing.assert_array_equal(getattr(result, name), getattr(together, name))
-
-
-# Problems that offer little
 
 
 @pytest.mark.parametrize("parts", ["residual", "jvp", "jac"])
@@ -128,9 +117,6 @@ def test_complex_numbers():
     result = root(problem, np.zeros(2, complex), method=Homotopy(), stop=TIGHT)
     assert result.success
     np.testing.assert_allclose(result.x, np.cos(result.x) / 2 + 0.25j, atol=1e-10)
-
-
-# How it can end
 
 
 def test_the_start_may_be_the_solution():
@@ -195,9 +181,6 @@ def test_what_is_returned_is_finite_where_something_was():
         np.testing.assert_array_equal(result.fun, F(result.x))
 
 
-# Records
-
-
 def test_monitors_see_every_step():
     problem, seen = recurrent(np, 3, 4, 6, 5.0), []
     x0 = np.random.default_rng(3).uniform(-1, 1, (4, 6))
@@ -231,9 +214,6 @@ def test_counts_are_those_of_the_calls():
     result = root(Problem(F, jvp=jvp, fixed_point=True), np.zeros(2), method=Homotopy())
     assert (result.counts.residuals, result.counts.jvps) == (calls["F"], calls["jvp"])
     assert result.krylov_iterations == calls["jvp"]
-
-
-# Settings
 
 
 def test_settings_have_an_effect():

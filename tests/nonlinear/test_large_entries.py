@@ -1,7 +1,5 @@
 """Full Jacobians whose few large entries precondition Newton-Krylov: fields, and preconditioners that fail."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The small least-squares problem against NumPy's dense solution."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Systems of a batch end one after the other; each gets what it would have got alone."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import implicitsolve as ims

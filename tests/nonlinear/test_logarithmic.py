@@ -1,7 +1,5 @@
 """Positive unknowns of very different sizes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sps

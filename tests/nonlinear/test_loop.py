@@ -1,7 +1,5 @@
 """Where Newton's loop ends by its own rules: stagnation, divergence, limits; what it counts and reports."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -58,9 +56,6 @@ def test_the_limit_counts_steps(limit):
 def test_the_limit_is_1000_steps_unless_the_rule_says_otherwise():
     result = root(wrong(20.0), np.ones((1, 1)), method=FULL, stop=NonlinearStop(rtol=1e-30))
     assert (result.status[0], result.iterations[0]) == (Status.ITERATION_LIMIT, 1000)
-
-
-# -- J kept over several steps ---------------------------------------------------------------------------------
 
 
 def assemblies(slope, reuse, steps, batch=()):

@@ -1,7 +1,5 @@
 """Two precisions: the answer, its target and what is said of it are those of float64."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """NewtonKrylov on single systems: libraries, Jacobians, Krylov methods, preconditioners, traces, settings."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np
@@ -62,15 +60,10 @@ def solved(problem, method=None, stop=TIGHT, x0=None):
     return result
 
 
-# -- libraries and dtypes --------------------------------------------------------------------------------------
-
-
 def test_holomorphic_system_has_complex_roots():
     result = root(Problem(lambda z: z**3 - 1), np.array([1.0 + 0.1j, -0.4 + 0.9j, -0.4 - 0.9j]), stop=TIGHT)
     np.testing.assert_allclose(result.x, np.exp(2j * np.pi * np.array([0, 1, 2]) / 3), atol=1e-9)
 
-
-# -- Jacobians -------------------------------------------------------------------------------------------------
 
 JACOBIANS = {
     "jvp": {"jvp": jvp},
@@ -160,9 +153,6 @@ def test_wrong_jacobians_are_named(functions, error, match):
         root(Problem(residual, **functions), np.zeros(N))
 
 
-# -- Krylov methods and preconditioners ------------------------------------------------------------------------
-
-
 def inverse():
     return np.linalg.inv(A + 0.05 * np.eye(N))
 
@@ -242,9 +232,6 @@ def test_memory_limit_cuts_the_space(monkeypatch):
     assert all(step.krylov_iterations.max() <= 20 for step in cut.steps[1:])
 
 
-# -- traces ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("F", "x0"), [(residual, np.zeros(N)), (lambda x: x**2 + 1 + 0.1 * x[::-1], np.array([0.3, -0.7, 0.2, 1.0]))]
 )
@@ -285,9 +272,6 @@ def test_trace_tells_the_story():
     assert steps[-1].worst == result.residual_norm
     assert steps[-1].counts == result.counts
     assert (steps[-1].counts - first.counts).residuals == result.iterations
-
-
-# -- settings --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """How a solve of one system by NewtonKrylov ends."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

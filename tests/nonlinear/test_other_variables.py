@@ -1,7 +1,5 @@
 """Unknowns in units of very different sizes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Circuits from zero, drift and diffusion, stiff kinetics, acids and bases, a battery: from rough starts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

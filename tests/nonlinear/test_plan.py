@@ -1,7 +1,5 @@
 """The plan of a solve: what is printed is what runs."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

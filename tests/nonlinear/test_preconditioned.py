@@ -1,7 +1,5 @@
 """Nonlinear preconditioning: whatever is iterated, F at the returned x decides."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

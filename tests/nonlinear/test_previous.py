@@ -1,7 +1,5 @@
 """`root(previous=...)`: later solves begin with the structure, the factors and the Krylov spaces of earlier ones."""
 
-from __future__ import annotations
-
 import copy
 import io
 import logging

@@ -1,7 +1,5 @@
 """Properties that hold for every problem: truth, one step for affine systems, and invariances."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -53,9 +51,6 @@ class Smooth:
 
 def max_abs(F):
     return np.max(np.abs(F), axis=-1, initial=0.0)
-
-
-# -- truth -----------------------------------------------------------------------------------------------------
 
 
 @given(
@@ -117,9 +112,6 @@ def test_well_conditioned_problems_are_solved(krylov, seed, n, is_complex, exact
     assert result.iterations <= 15
 
 
-# -- affine problems -------------------------------------------------------------------------------------------
-
-
 @given(seed=seeds, n=sizes, is_complex=booleans, exact=booleans, batch=st.sampled_from([(), (1,), (3,), (2, 2)]))
 @every_krylov
 def test_affine_problems_take_one_step_and_equal_the_dense_solve(krylov, seed, n, is_complex, exact, batch):
@@ -134,9 +126,6 @@ def test_affine_problems_take_one_step_and_equal_the_dense_solve(krylov, seed, n
     first = np.linalg.norm(affine.residual(affine.x0), axis=-1)
     worst = np.linalg.cond(affine.A) * rtol * first / np.linalg.norm(affine.A, 2, axis=(-2, -1))
     assert np.all(np.linalg.norm(result.x - dense, axis=-1) <= worst * 1.01)
-
-
-# -- batches ---------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=max(1, settings().max_examples // 3))
@@ -173,9 +162,6 @@ def test_batches_equal_single_systems(krylov, seed, n, systems, is_complex, with
                 assert result.iterations[row] == alone.iterations[0]
                 assert result.krylov_iterations[row] == alone.krylov_iterations[0]
                 np.testing.assert_allclose(result.x[row], alone.x[0], rtol=1e-10, atol=1e-10)
-
-
-# -- invariances -----------------------------------------------------------------------------------------------
 
 
 def same_course(a, b):

@@ -1,7 +1,5 @@
 """PseudoTransient: stable states, signs, units, batches, masses, and each kind of linear solve."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Newton's method with Krylov spaces in float32: solutions in double precision all the same."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -86,9 +84,6 @@ class Seen:
         return self.xp.zeros_like(self.b)
 
 
-# Solutions
-
-
 @pytest.mark.parametrize("settings", KRYLOV.values(), ids=KRYLOV)
 def test_float64_tolerances_are_reached(settings):
     for name in ("implicit_gru", "implicit_lstm", "elman"):
@@ -107,9 +102,6 @@ def test_every_adapter(name):
     result = root(layer, method=single(), stop=NonlinearStop(atol=1e-12, rtol=0.0))
     assert result.success.all()
     assert np.abs(layer.residual(result.x)).max() <= 1e-12
-
-
-# What runs in which precision
 
 
 @pytest.mark.parametrize("settings", KRYLOV.values(), ids=KRYLOV)
@@ -141,9 +133,6 @@ def test_products_of_layers_run_in_float32(monkeypatch):
         dtypes.clear()
         assert root(problem, method=NewtonKrylov(), stop=TIGHT).success.all()
         assert set(dtypes) == {(np.dtype(np.float64), np.dtype(np.float64))}
-
-
-# Preconditioners and places
 
 
 def test_preconditioners_work_on_float32_vectors():
@@ -191,9 +180,6 @@ def test_systems_may_wait_for_a_place(settings, capacity):
     np.testing.assert_allclose(result.x, together.x, atol=2e-9)
 
 
-# The direction alone
-
-
 @pytest.mark.parametrize("kind", ["fixed", "growing"])
 def test_the_direction_is_as_accurate_as_float32_can_make_it(kind, rng):
     seen = Seen()
@@ -223,9 +209,6 @@ def test_what_the_method_knows_is_for_double_precision(rng):
         assert x.dtype == np.float64
         np.testing.assert_allclose(J.matvec(x), F, atol=1e-4)
     assert SinglePrecision(FixedMethod(ims.GMRES(), 5)).correction is None
-
-
-# Settings
 
 
 @pytest.mark.parametrize("method", ["auto", "newton-krylov", "sparse-newton", "anderson", "broyden", "homotopy"])

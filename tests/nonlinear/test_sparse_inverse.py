@@ -1,7 +1,5 @@
 """Inverses of assembled Jacobians: iterations where they are cheap, factors where they are not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """SparseNewton: nothing declared, or a pattern; few evaluations, and honest endings where there is no sparsity."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Substitution: one sweep along the sequence, then the residual is measured."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -42,9 +40,6 @@ def chain(n: int = 5, **parts: Any) -> Problem:
 
     residual = lambda x: x - np.cos(np.concatenate([np.zeros(1), x[:-1]]))  # noqa: E731
     return Problem(residual, **({"substitute": solution, "fixed_point": True} | parts))
-
-
-# Layers
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -101,9 +96,6 @@ def test_a_long_sequence_that_doubles_every_state():
     result = root(layer, method=Substitution())
     assert result.success.all()
     np.testing.assert_allclose(result.x[0, :, 0], 2.0 ** np.arange(1, 61) - 1, rtol=1e-14)
-
-
-# Problems of users
 
 
 def test_a_problem_of_the_users():

@@ -1,7 +1,5 @@
 """Success means solved: x is accurate where a system has converged, as far as its result says."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

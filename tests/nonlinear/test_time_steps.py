@@ -1,7 +1,5 @@
 """A thousand implicit time steps, each from the state before, to a state that no longer changes or to zero."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

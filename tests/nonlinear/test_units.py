@@ -1,7 +1,5 @@
 """Unknowns and equations in units of very different sizes: rows scaled by 10^+-6, columns by 10^+-9."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

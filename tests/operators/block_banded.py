@@ -1,7 +1,5 @@
 """Random block-banded matrices with their dense matrices, which are the definition."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -65,8 +65,6 @@ def operator(
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ products
-
 BATCHES = [(), (3,), (2, 3)]
 EVENTS = [((4,), (4,)), ((2, 3), (5,)), ((3,), (2, 2)), ((), ()), ((2, 2), (2, 2))]
 
@@ -118,9 +116,6 @@ def test_columns(xp, any_dtype, rng, batch):
 )
 def test_empty_axes_give_empty_results(rng, product, shape, expected):
     assert getattr(operator(integers(rng, (3, 4))), product)(np.zeros(shape)).shape == expected
-
-
-# ------------------------------------------------------------------------------------------------------------- algebra
 
 
 @dataclass(frozen=True)
@@ -281,9 +276,6 @@ def test_an_expression_has_an_adjoint_only_where_all_its_parts_have(rng, adjoint
                 getattr(expression, side)
 
 
-# ------------------------------------------------------------------------------------------------------------- batches
-
-
 def test_some_systems_of_one_number_each():
     slopes = np.asarray([2.0, 3.0, 4.0, 5.0])
     A = LinearOperator(lambda v: slopes * v, in_shape=(), batch_shape=(4,)).take(np.asarray([3, 1]))
@@ -332,9 +324,6 @@ def test_flat_is_the_same_operator_on_rows(xp, rng, batch, take):
     last = flat.take(np.asarray([size - 1]))
     np.testing.assert_array_equal(to_host(last @ xp.asarray(v[-1:])), (rows[-1:] @ v[-1:, :, None])[..., 0])
     assert flat.flat() is flat
-
-
-# -------------------------------------------------------------------------------------------------------------- errors
 
 
 @pytest.mark.parametrize(

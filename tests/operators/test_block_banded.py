@@ -1,7 +1,5 @@
 """BlockBandedMatrix against dense matrices, which are the definition."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle
@@ -79,9 +77,6 @@ def test_nothing_keeps_a_dropped_matrix_alive():
         assert dropped() is None
     finally:
         gc.enable()
-
-
-# ------------------------------------------------------------------------------------------------------------- algebra
 
 
 @given(cases(), LIBRARIES)
@@ -177,9 +172,6 @@ def test_astype(xp, target):
     assert turned.dtype == turned.blocks.dtype == getattr(xp, target)
     np.testing.assert_array_equal(to_host(turned.todense()), to_host(A.todense()))
     assert A.astype(A.dtype) is A
-
-
-# --------------------------------------------------------------------------------------------------------------- usage
 
 
 def test_a_krylov_solver_takes_it(xp, any_dtype):

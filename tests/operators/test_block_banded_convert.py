@@ -1,7 +1,5 @@
 """Conversions of BlockBandedMatrix: dense, sparse and band storage, there and back."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

@@ -1,7 +1,5 @@
 """Conversion of arrays, sparse matrices and other libraries' operators, there and back."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np
@@ -122,9 +120,6 @@ def test_anything_with_shape_and_matvec_is_an_operator(rng):
         A.rmatvec(np.ones(2))
 
 
-# ------------------------------------------------------------------------------------------------------------ to SciPy
-
-
 @pytest.mark.parametrize("batch", [(), (2,), (2, 2)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_to_scipy_is_the_block_diagonal_matrix(rng, batch, dtype):
@@ -156,9 +151,6 @@ def test_without_an_adjoint_scipy_gets_the_same_refusal():
     whole = LinearOperator(lambda v: v, in_shape=2).to_scipy()
     with pytest.raises((TypeError, NotImplementedError)):
         whole.rmatvec(np.ones(2))
-
-
-# -------------------------------------------------------------------------------------------------------------- errors
 
 
 @pytest.mark.parametrize(

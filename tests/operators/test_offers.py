@@ -93,9 +93,6 @@ def wrapped(A: LinearOperator) -> dict[str, LinearOperator]:
     return ways
 
 
-# The inverse
-
-
 @pytest.mark.parametrize(("batch", "event"), SHAPES, ids=IDS)
 def test_the_inverse_passes_through_every_wrapping(batch, event, xp, dtype, rng):
     made = Matrices.random(rng, batch, event, xp, dtype)
@@ -140,9 +137,6 @@ def test_sums_products_and_transposes_do_not_offer_a_wrong_inverse(rng):
 def test_offers_must_be_callable(name):
     with pytest.raises(TypeError, match=f"`{name}` must be callable"):
         LinearOperator(lambda v: v, in_shape=2, **{name: 3})  # type: ignore[arg-type]
-
-
-# The other precision
 
 
 @pytest.mark.parametrize(("batch", "event"), SHAPES, ids=IDS)
@@ -198,9 +192,6 @@ def test_an_inverse_on_offer_may_work_in_place(hands_out):
     M.matvec(3 * v)
     np.testing.assert_array_equal(v, 1.0)
     np.testing.assert_array_equal(first, 2.0)
-
-
-# Who takes the inverse
 
 
 @pytest.mark.parametrize(

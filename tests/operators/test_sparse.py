@@ -1,7 +1,5 @@
 """SparseMatrix: products, adjoint products and conversion are those of the dense matrix."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse

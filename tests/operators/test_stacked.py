@@ -1,7 +1,5 @@
 """Operators of several batches as that of all their systems."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Run by test_ranks.py under mpiexec: solves by every way on the ranks, and prints the solutions and what they took."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Systems that the tests solve in one process and on ranks."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import implicitsolve as ims

@@ -1,7 +1,5 @@
 """The examples on one rank: the boundary value problem's error, and the layer against the whole sequence's."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

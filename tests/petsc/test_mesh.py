@@ -1,7 +1,5 @@
 """Problems on a grid whose points PETSc partitions, on one rank."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

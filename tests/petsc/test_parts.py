@@ -1,7 +1,5 @@
 """PETSc's direct solvers and preconditioners in the places of the library's own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse

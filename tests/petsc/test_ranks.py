@@ -1,7 +1,5 @@
 """PETSc's parts on 1, 2 and 4 ranks: the serial solution, the same status, and as many products."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

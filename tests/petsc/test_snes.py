@@ -1,7 +1,5 @@
 """PETSc's SNES as a method of `root`, and F and J for PETSc's own programs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """BatchedInverse: the inverses of a batch that were factorized at different steps act as one operator."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

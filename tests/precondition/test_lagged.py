@@ -1,7 +1,5 @@
 """Lagged preconditioners: when they are built and rebuilt, for which systems, and what they save."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -43,9 +41,6 @@ def state(systems=1, eager=True, spy=None, n=10):
     evaluator = Evaluator(problem, x)
     kept = lagged(Lagged(preconditioner=spy or Spy(), eager=eager), evaluator, systems)
     return kept, evaluator, x, evaluator.residual(x)
-
-
-# -- the rule --------------------------------------------------------------------------------------------------
 
 
 def test_built_at_once_and_then_kept_while_products_do_not_rise():
@@ -145,8 +140,6 @@ def test_a_start_at_zero_in_small_units():
     assert result.counts.residuals < 60
 
 
-# -- in NewtonKrylov -------------------------------------------------------------------------------------------
-
 SETTINGS = [
     BlockLU(),
     CyclicReduction(),
@@ -192,9 +185,6 @@ def test_a_batch_in_which_one_system_is_harder():
     )
     assert result.success.all()
     assert all(A.batch_shape == (1,) for A in spy.built[1:])
-
-
-# -- settings --------------------------------------------------------------------------------------------------
 
 
 def test_a_structure_is_needed():

@@ -1,7 +1,5 @@
 """Preconditioners against the dense matrices that define them, and what they save a Krylov method."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,9 +30,6 @@ SETTINGS = [
 DTYPES = ["float32", "float64", "complex64", "complex128"]
 LIBRARIES = st.sampled_from([np, array_api_strict])
 SEEDS = st.integers(0, 2**20)
-
-
-# -------------------------------------------------------------------------------------------------------- definitions
 
 
 def split(A: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -77,9 +72,6 @@ def inverse_of(settings: Any, A: np.ndarray, k: int) -> np.ndarray:
         steps = getattr(settings, "order", 0) + 1
     powers = [np.linalg.matrix_power(identity - once @ A, i) for i in range(steps)]
     return sum(powers, start=0 * identity) @ once
-
-
-# --------------------------------------------------------------------------------------------------------- strategies
 
 
 @dataclass(frozen=True)
@@ -150,9 +142,6 @@ def applied(case: Case, settings: Any, v: np.ndarray, adjoint: bool = False) -> 
     return np.asarray(out).reshape(v.shape)
 
 
-# -------------------------------------------------------------------------------------------------------- definitions
-
-
 def check_against_the_definition(case: Case, settings: Any, xp: Any, seed: int, is_complex: bool) -> None:
     M, v = settings.build(case.matrix(xp)), vectors(case, seed, is_complex)
     assert isinstance(M, LinearOperator)
@@ -218,9 +207,6 @@ def test_a_sweep_in_the_direction_of_a_recurrence_is_exact(xp, rng):
         b = rng.standard_normal(24)
         M = BlockGaussSeidel(order=order).build(A)
         np.testing.assert_allclose(to_host(A @ (M @ xp.asarray(b))), b, rtol=1e-12, atol=1e-12)
-
-
-# ------------------------------------------------------------------------------------------------------- broken inputs
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=repr)
@@ -295,9 +281,6 @@ def test_a_wrong_argument_is_named(make, error, words):
         make()
     for word in words:
         assert word in str(caught.value)
-
-
-# ------------------------------------------------------------------------------------------------------- what it saves
 
 
 def transport(length: int, k: int) -> BlockBandedMatrix:

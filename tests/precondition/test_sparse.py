@@ -1,7 +1,5 @@
 """ILU and AMG make fewer Krylov iterations; refusals."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The scalar tridiagonal inverse against dense matrices, entry of a block by entry."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

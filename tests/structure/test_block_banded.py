@@ -1,7 +1,5 @@
 """BlockBanded: lengths, and colorings that are valid and as small as any."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Block triangular forms: each block needs those of lower levels alone; structural singularity is named."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Names of unknowns and equations in what a caller reads."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

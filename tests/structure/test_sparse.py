@@ -1,7 +1,5 @@
 """Sparse and Grid: the pattern from every form, and refusals that say what is wrong."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse

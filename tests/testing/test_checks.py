@@ -1,7 +1,5 @@
 """Checks for users: they pass what is right, and fail what is wrong, whatever its scale."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -22,9 +20,6 @@ def matrix(seed: int, shape: tuple[int, ...], is_complex: bool) -> np.ndarray:
 
 
 shapes = st.sampled_from([(1, 1), (3, 3), (2, 5), (5, 2), (4, 3, 3), (2, 2, 3, 4)])
-
-
-# ------------------------------------------------------------------------------------------------------------- dot test
 
 
 @given(seed=st.integers(0, 2**20), shape=shapes, is_complex=st.booleans())
@@ -63,9 +58,6 @@ def test_nan_is_not_a_pass():
     assert not dot_test(np.full((2, 2), np.nan)) < 1e-6
 
 
-# ---------------------------------------------------------------------------------------------------------- Taylor test
-
-
 def cubic(factor: float = 1.0, wrong: float = 1.0, **more) -> ims.Problem:
     return ims.Problem(lambda x: factor * x**3, jvp=lambda x, v: 3 * wrong * factor * x**2 * v, **more)
 
@@ -101,9 +93,6 @@ def test_a_product_that_is_not_finite_does_not_pass():
 def test_taylor_test_needs_a_product():
     with pytest.raises(TypeError, match="`jvp`, `linearize` or `jac`"):
         taylor_test(lambda x: x**2, np.ones(2))
-
-
-# ---------------------------------------------------------------------------------------------------------------- dense
 
 
 @given(seed=st.integers(0, 2**20), is_complex=st.booleans(), shape=st.tuples(st.integers(0, 4), st.integers(0, 4)))

@@ -1,7 +1,5 @@
 """`check_derivatives`: passes what is right, and says which function is wrong and how."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -312,9 +310,6 @@ def test_the_arguments_are_checked():
         check_derivatives(lambda x: x, np.ones(2))
     with pytest.raises(TypeError, match="`x` is needed"):
         check_derivatives(ims.Problem(lambda x: x))
-
-
-# ------------------------------------------------------------------------------------------------ what the library has
 
 
 def layers(rng: np.random.Generator, dtype: str) -> dict[str, ims.Problem]:

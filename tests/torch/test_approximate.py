@@ -1,7 +1,5 @@
 """Approximate fixed points and the penalty on the Jacobian, against those of arrays."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import numpy as np

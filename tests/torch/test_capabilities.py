@@ -1,7 +1,5 @@
 """The table of capabilities, its columns of torch: tensors as arrays, `implicitsolve.torch`, and what is refused."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 
@@ -31,9 +29,6 @@ def test_on_tensors(name, dtype):
     row = ROWS[name]
     is_real = dtype == "float64" or row.torch != "yes"
     check(row.torch if is_real else row.complex, name, Library(TORCH, dtype))
-
-
-# The bridge
 
 
 def rows(bridge: str) -> list[str]:
@@ -139,9 +134,6 @@ def test_the_bridge_is_in_the_table():
     shown = " ".join({row.bridge for row in ROWS.values()} - {NONE})
     others = {"ConvergenceWarning", "ImplicitLayer", "SolveOptions", "WarmStarts"}  # settings, and what modules share
     assert {name for name in imt.__all__ if name not in shown} == others
-
-
-# What is refused
 
 
 def squares(x: Any) -> Any:

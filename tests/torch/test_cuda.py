@@ -3,8 +3,6 @@
 Without a GPU, tensors of the CPU stand for CUDA's, and the double of CuPy for the device.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from types import SimpleNamespace

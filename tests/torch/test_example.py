@@ -1,7 +1,5 @@
 """The training example: its Bayes rules, and a short training."""
 
-from __future__ import annotations
-
 import itertools
 from importlib import import_module
 from types import ModuleType

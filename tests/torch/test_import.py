@@ -1,7 +1,5 @@
 """What `implicitsolve.torch` needs, and how tensors and arrays share memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib import import_module

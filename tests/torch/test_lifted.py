@@ -1,7 +1,5 @@
 """Lifted nets with biases and patterns, against the networks that they are."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import numpy as np

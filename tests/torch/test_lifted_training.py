@@ -1,7 +1,5 @@
 """Lifted nets beside the networks themselves: gradients, and what training reaches."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from types import ModuleType
 

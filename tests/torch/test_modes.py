@@ -1,7 +1,5 @@
 """Solves below `torch.compile`, under autocast and in half precision."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import pytest

@@ -1,7 +1,5 @@
 """What the modules of `implicitsolve.torch` do where a solve fails, and with wrong arguments."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import numpy as np
@@ -35,9 +33,6 @@ def test_failure_of_the_adjoint():
     states = layer(torch.ones(B, T, D))
     with pytest.warns(imt.ConvergenceWarning, match="ImplicitGRU: adjoint solve: .*ITERATION_LIMIT"):
         states.sum().backward()
-
-
-# Errors
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The modules of `implicitsolve.torch`, each against its adapter."""
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle
@@ -110,9 +108,6 @@ def problem_of(case, module, arguments):
     return adapter(params, lengths=LENGTHS, **given, **case.settings)
 
 
-# Values and gradients
-
-
 def test_states_and_gradients_are_the_adapter_s(case, module, arguments):
     problem = problem_of(case, module, arguments)
     result = ims.root(problem, stop=EXACT.stop)
@@ -202,9 +197,6 @@ def test_lengths_of_any_kind(lengths):
     torch.testing.assert_close(layer(inputs, lengths), layer(inputs, LENGTHS), rtol=0, atol=0)
 
 
-# Options of a solve
-
-
 def test_warm_start(case, module, arguments):
     states, cold = call(case, module, arguments, return_result=True)
     start = states.detach().requires_grad_()
@@ -214,9 +206,6 @@ def test_warm_start(case, module, arguments):
     again.sum().backward()
     assert start.grad is None
     torch.testing.assert_close(again, states, rtol=0, atol=1e-12)
-
-
-# A module among modules
 
 
 def test_parameters_have_the_adapter_s_names(module):
@@ -284,9 +273,6 @@ def test_parametrizations_are_followed():
     torch.nn.utils.parametrizations.weight_norm(layer, "U")
     layer(torch.ones(B, T, D)).sum().backward()
     assert layer.parametrizations.U.original0.grad.any()
-
-
-# The lifted net's own
 
 
 def test_lifted_nets_start_well_posed_and_can_be_brought_back():

@@ -1,7 +1,5 @@
 """`implicitsolve.torch.solve`: derivatives of roots of residuals written in torch."""
 
-from __future__ import annotations
-
 import threading
 from functools import partial
 from importlib import import_module
@@ -52,9 +50,6 @@ class Pair(NamedTuple):
 
 def solved(A, b, **options):
     return imt.solve(contraction, torch.zeros(3, 2, dtype=b.dtype), A, b, **(EXACT | options))
-
-
-# Values
 
 
 def test_root_is_that_of_root(A, b):
@@ -125,9 +120,6 @@ def test_named_tuples_stay_named():
     x = imt.solve(lambda x, p: x - p.a - p.b[0], torch.zeros(2, dtype=torch.float64), pair)
     x.sum().backward()
     torch.testing.assert_close(pair.a.grad, torch.ones(2, dtype=torch.float64), rtol=1e-6, atol=0)
-
-
-# Derivatives
 
 
 @pytest.mark.parametrize("batch_ndim", [0, 1])
@@ -239,9 +231,6 @@ def test_a_linear_part_that_vanishes():
     assert x.isfinite().all()
 
 
-# What would be silently wrong is an error
-
-
 def test_captured_tensors_are_refused(A, b):
     def captures(x):
         return contraction(x, A, b)
@@ -262,9 +251,6 @@ def test_changes_in_place_are_noticed(A, b, what):
         (x if what == "root" else b).mul_(2.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         x.sum().backward()
-
-
-# Failures
 
 
 @pytest.fixture
@@ -298,9 +284,6 @@ def test_failure_of_the_adjoint(A, b):
         x.sum().backward()
     with pytest.warns(imt.ConvergenceWarning, match="solve: tangent solve"):
         torch.func.jvp(lambda b: solved(A.detach(), b, **never), (b.detach(),), (torch.ones_like(b),))
-
-
-# Modes of torch
 
 
 def test_inference_mode(A, b):

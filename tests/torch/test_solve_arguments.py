@@ -1,7 +1,5 @@
 """Wrong arguments of `implicitsolve.torch.solve`."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The modules in the place of `torch.nn.GRU` and `torch.nn.LSTM`."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import pytest

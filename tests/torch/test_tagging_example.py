@@ -1,7 +1,5 @@
 """The tagging example: both kinds of layers learn, and are called in one way."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Second derivatives and the transforms of `torch.func`, of roots and of modules."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import numpy as np
@@ -36,9 +34,6 @@ def b():
     return normal(4, 3, 2, seed=2)
 
 
-# Second derivatives of modules
-
-
 def test_equations_in_torch_are_the_adapter_s(case, module, arguments):
     states, result = call(case, module, arguments, return_result=True)
     x = torch.rand(states.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -67,9 +62,6 @@ def test_second_derivatives_of_modules(case, module, arguments):
     found = torch.autograd.grad(along, moved)
     for h, above, below in zip(found, gradients(1e-4)[0], gradients(-1e-4)[0], strict=True):
         torch.testing.assert_close(h, (above - below) / 2e-4, rtol=1e-5, atol=1e-7)
-
-
-# Batches
 
 
 def test_vmap_is_the_loop_in_one_solve(A, b):

@@ -1,7 +1,5 @@
 """Starts of samples that are visited again, against solves without them."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import numpy as np

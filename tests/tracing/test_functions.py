@@ -1,7 +1,5 @@
 """NumPy's functions on arrays that stand for values: each as NumPy computes it, away from the point of the trace."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

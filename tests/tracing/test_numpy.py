@@ -1,7 +1,5 @@
 """JAX's primitives on arrays of NumPy, against JAX."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random programs in NumPy: views, aliases, updates in place, masks, reductions. None has a wrong trace."""
 
-from __future__ import annotations
-
 import os
 import random
 import warnings

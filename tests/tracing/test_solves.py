@@ -1,7 +1,5 @@
 """Solves with the exact derivatives of NumPy functions: roots, gradients, batches, bounds, units, drivers."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Recurrences without gates, run as a whole, against a loop over the runs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Block-banded systems, and what the factors of every direct kernel on a device have to hold."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

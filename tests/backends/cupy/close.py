@@ -1,7 +1,5 @@
 """How arrays of a device compare to NumPy's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """NVIDIA's run-time compiler, which CuPy compiles its kernels with and which needs no GPU, by ctypes."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 from functools import cache

@@ -1,7 +1,5 @@
 """Block LU along the rows, over the band, and substitution, on a device."""
 
-from __future__ import annotations
-
 import hypothesis.strategies as st
 import numpy as np
 import pytest

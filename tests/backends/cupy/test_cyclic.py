@@ -1,7 +1,5 @@
 """Cyclic reduction on a device: small blocks, and large ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

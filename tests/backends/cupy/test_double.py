@@ -1,7 +1,5 @@
 """The double of a GPU is strict where CuPy is, and has what CuPy has."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import json
@@ -71,9 +69,6 @@ def test_what_it_offers_is_in_cupy(cp):
     assert len(mine) > 100
 
 
-# What is refused
-
-
 REFUSED = {
     "conversion": np.asarray,
     "NumPy's array on the left": lambda x: np.zeros(3) + x,
@@ -103,9 +98,6 @@ def test_a_host_array_goes_in_by_set_or_by_an_advanced_key_alone(device):
     x[device.asarray([0, 2])] = np.asarray([1.0, 3.0])
     x.set(x.get() + 1)
     np.testing.assert_array_equal(x.get(), [2, 1, 4])
-
-
-# What differs from NumPy
 
 
 def test_results_without_axes_are_arrays(device):
@@ -160,9 +152,6 @@ def test_matrices_are_solved_and_factored_in_stacks(device, shape, dtype, rng):
         device.linalg.solve(device.asarray(A), device.ones((shape[-1] + 1, 1), dtype=x.dtype))
 
 
-# What is counted
-
-
 def test_transfers_are_counted_with_their_bytes(double, device):
     x = device.asarray(np.ones((2, 3)))
     x.get()
@@ -205,8 +194,6 @@ def test_memory_is_counted_until_it_is_freed(double, device):
     double.reset()
     assert double.peak["most"] == before
 
-
-# Kernels
 
 SCALE = """
 extern "C" __global__ void scale(Real* x, Real by, long long n) {

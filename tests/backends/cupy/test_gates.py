@@ -1,7 +1,5 @@
 """The elementwise work of recurrent layers on a GPU: every function against the reference."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The GRU cell in one launch: the same numbers as the composition on NumPy, whatever the sizes and layouts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -169,9 +167,6 @@ def test_only_sizes_and_dtype_choose(device):
     assert all(select(*case) is reference for case in (("float32", 513, 2), ("float32", 5, 3), ("complex64", 5, 2)))
     assert reference(np.zeros((5, 2, 2))) is None
     assert kernels.gru_cell.select(np.zeros(1), size=40, neighbours=2) is reference
-
-
-# In layers
 
 
 def layers(xp, rng, B, T, k, dtype="float64", scale=0.5, **options):

@@ -1,7 +1,5 @@
 """Recurrent layers of a GPU's arrays: the same values, products and gradients as NumPy's, in few launches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

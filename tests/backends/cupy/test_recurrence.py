@@ -1,7 +1,5 @@
 """Recurrences on a device, in chunks, against the references and against themselves in one piece."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -96,9 +94,6 @@ def close(a, b, tolerance=64):
     np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * np.finfo(b.dtype).eps * max(1, np.abs(b).max()))
 
 
-# Kernels
-
-
 @pytest.mark.parametrize("settings", [(rnn_case, *s) for s in RNN] + [(gru_case, *s) for s in GRU])
 def test_chunks_make_no_difference(device, chunks, settings, rng):
     make, *settings = settings
@@ -179,9 +174,6 @@ def test_what_no_kernel_does_the_reference_does(device, lags, rng):
     close(run(device, arguments), reference(arguments))
 
 
-# Affine recurrences of channels
-
-
 @pytest.mark.parametrize("char", "fd")
 @pytest.mark.parametrize("rule", ["push", "pull"])
 @pytest.mark.parametrize(("parts", "k"), [(1, 1), (1, 37), (2, 3), (2, 40)])
@@ -201,9 +193,6 @@ def test_affine_recurrences(device, double, monkeypatch, char, rule, parts, k, r
         found = function(rule, wide, device.asarray(begin), (1,), plan).get()
         close(found, expected, 2000)
         assert double.sites["affine"] == launches
-
-
-# Layers
 
 
 def layers(make, params, inputs, device, **options):

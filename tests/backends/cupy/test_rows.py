@@ -1,7 +1,5 @@
 """Rows in another order, in one launch."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """NVIDIA's own compiler takes every CUDA source as CuPy hands it over, with constants that the backend launches."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Sparse Jacobians on the device: assembly and products as on the host, factors by cuDSS, statuses, refusals."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from importlib import import_module
@@ -48,9 +46,6 @@ def random_pattern(rng, n=60):
     return ims.Sparse(dense)
 
 
-# -- assembly and products -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
 def test_products_are_those_of_the_dense_matrix(xp, rng, dtype):
     structure = random_pattern(rng)
@@ -89,9 +84,6 @@ def test_assembly_is_that_of_the_host(xp, rng, by, full_rows):
 def test_detection_searches_on_the_host(xp):
     found = ims.detect_structure(bratu, xp.zeros((N, N)))
     assert found.structure.has_entries_of(ims.detect_structure(bratu, np.zeros((N, N))).structure)
-
-
-# -- solves --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
@@ -185,9 +177,6 @@ def test_a_pattern_is_analyzed_once_and_every_solver_freed(cudss, double, xp):
     assert cudss.alive[0] == before
 
 
-# -- factors -------------------------------------------------------------------------------------------------------
-
-
 def test_factors_solve_with_the_matrix_its_transpose_and_its_adjoint(cudss, xp, rng):
     columns = 10.0 ** rng.integers(-9, 9, N * N)
     data = (rng.standard_normal((2, GRID.sparse.nnz)) + 1j) * columns[GRID.sparse.columns]
@@ -237,9 +226,6 @@ def test_krylov_methods_follow_where_cudss_fails(cudss, double, xp, method):
     cudss.reset()
     assert result.success
     assert result.krylov_iterations > 0
-
-
-# -- refusals ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """What every public function moves between a device and the host: little, and rarely."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -50,9 +48,6 @@ def is_device(x, xp):
     return isinstance(x, type(xp.zeros(1)))
 
 
-# -- nonlinear systems ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_root(layer, counted, xp, method):
     result, reads = counted(lambda: ims.root(layer, method=method))
@@ -67,9 +62,6 @@ def test_root(layer, counted, xp, method):
         assert reads <= steps + 2  # the last ones look for what is not finite, and for ignored equations
     else:
         assert reads <= (2 if method == "broyden" else 14) * steps + 1
-
-
-# -- linear systems ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", KRYLOV, ids=repr)
@@ -156,9 +148,6 @@ def test_scipy_s_methods_refuse_arrays_of_a_device(xp, rng, method):
         ims.newton_krylov(lambda x: x + 0.1 * x**2 - 1, xp.zeros(20), method=method)
 
 
-# -- derivatives ---------------------------------------------------------------------------------------------------
-
-
 def test_pull_back(layer, counted, xp):
     solution = ims.root(layer)
     result, reads = counted(lambda: ims.pull_back(layer, solution, xp.ones_like(solution.x)))
@@ -174,9 +163,6 @@ def test_push_forward(layer, counted, xp):
     assert np.all(result.status == ims.Status.CONVERGED)
     assert is_device(result.tangent, xp)
     assert reads <= result.linear.iterations.max() + CHECK + 4
-
-
-# -- problems of the adapters --------------------------------------------------------------------------------------
 
 
 def _problem(name, xp, rng):
@@ -257,9 +243,6 @@ def _fixed_point(A, b, xp):
         return x - xp.tanh(xp.matmul(A, x[..., None])[..., 0] + b)
 
     return ims.Problem(residual, fixed_point=True, batch_ndim=1, take=take)
-
-
-# -- the other public functions ------------------------------------------------------------------------------------
 
 
 def _sequences(layer, xp):

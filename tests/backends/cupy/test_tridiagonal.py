@@ -1,7 +1,5 @@
 """`scalar_tridiagonal` and `place_colors` on a device, against their references."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """`Vectors` and `rank_one` on a device, against their references."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

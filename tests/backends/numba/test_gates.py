@@ -1,7 +1,5 @@
 """The compiled gates: accuracy of their functions, any layout of their arrays, and agreement with the references."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -48,9 +46,6 @@ def ulps(actual, expected):
     return float((np.abs(actual - expected) / np.spacing(np.abs(exact)))[normal].max())
 
 
-# Accuracy
-
-
 @pytest.mark.parametrize("bound", [1e-30, 1e-3, 0.4, 1.0, 20.0, 80.0, 700.0])
 def test_functions_are_accurate(bound, dtype):
     wide = np.longdouble if dtype == np.float64 else np.float64
@@ -67,9 +62,6 @@ def test_functions_keep_what_is_no_number_and_have_limits(dtype):
     tanh, logistic = tanh_and_logistic(a)
     np.testing.assert_array_equal(tanh, np.tanh(a))
     np.testing.assert_allclose(logistic, [[np.nan, 1, 0, 1, 0, 0.5]], rtol=0, atol=np.finfo(dtype).smallest_normal)
-
-
-# Layouts
 
 
 class Spread:
@@ -178,9 +170,6 @@ def test_threads_may_share_the_kernels(dtype, rng):
             np.testing.assert_allclose(value, expected, rtol=8 * np.finfo(dtype).eps)
 
 
-# Selection
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_only_size_and_library_choose(name, monkeypatch):
     kernel = getattr(kernels, name)
@@ -193,8 +182,6 @@ def test_only_size_and_library_choose(name, monkeypatch):
     monkeypatch.setattr(_contract, "is_installed", lambda backend: False)
     assert kernel.select(np.empty(0), size=32) is kernel.reference
 
-
-# In layers
 
 LAYERS = {
     "implicit_gru": (adapters.implicit_gru, adapters.gru_parameters, {}),

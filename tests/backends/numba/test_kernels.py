@@ -1,7 +1,5 @@
 """The compiled kernels against dense solves, and through the declared kernels against their references."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

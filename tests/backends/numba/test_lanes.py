@@ -1,7 +1,5 @@
 """Several systems at once: the number type, elimination, and what lanes may not change in the Newton method."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -27,9 +25,6 @@ def in_lanes(values, dtype="float64"):
     out = aligned_zeros(np.shape(values)[:-1], dtype)
     out[...] = values
     return out
-
-
-# ----------------------------------------------------------------------------------------------------------- arithmetic
 
 
 @numba.njit(error_model="numpy")
@@ -86,9 +81,6 @@ def test_comparisons_with_nan_are_false():
     assert compare(x) == (2**LANES - 2, 0, 2**LANES - 2)
 
 
-# ---------------------------------------------------------------------------------------------------------- elimination
-
-
 @numba.njit(error_model="numpy")
 def solve_in_lanes(blocks, pivots, reach, lower, x):
     factors = lanes(view(blocks)), lanes(view(pivots)), view(reach), lower
@@ -134,9 +126,6 @@ def test_a_singular_lane_harms_no_other(k, rng):
     solve(blocks, 1, x)
     assert not np.isfinite(x[:, 5]).any()
     np.testing.assert_array_equal(np.delete(x, 5, axis=1), np.delete(right, 5, axis=1))
-
-
-# -------------------------------------------------------------------------------------------------------------- Newton
 
 
 @numba.njit

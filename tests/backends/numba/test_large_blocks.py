@@ -1,7 +1,5 @@
 """Large blocks: BLAS from compiled code, and what `BlockLU` does where pivoting inside the blocks is not enough."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

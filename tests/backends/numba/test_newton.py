@@ -1,7 +1,5 @@
 """The compiled Newton method: against known roots and `BlockNewton`, its statuses, its forms of a residual."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """A residual of `newton_batch`: CONVERGED is what Python finds now, whatever the function refers to or does."""
 
-from __future__ import annotations
-
 import math
 import types
 

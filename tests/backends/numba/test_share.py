@@ -1,7 +1,5 @@
 """Work shared out over threads."""
 
-from __future__ import annotations
-
 import math
 import threading
 

@@ -1,7 +1,5 @@
 """The parts of the script, a treebank and a tagger."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """The command line: training, tagging, model files, and errors of one line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

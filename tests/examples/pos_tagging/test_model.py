@@ -1,7 +1,5 @@
 """The tagger's features, model and gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import ModuleType
 

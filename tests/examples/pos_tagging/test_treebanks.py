@@ -1,7 +1,5 @@
 """Treebanks are read and written without loss, or with an error that names file and line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Treebanks of a few dozen sentences, and a run of the script."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import numpy as np

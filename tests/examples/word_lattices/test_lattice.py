@@ -1,7 +1,5 @@
 """Word lattices: files of PocketSphinx and OpenFst beside OpenFst's own n-best sequences, and a language model."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 from dataclasses import replace

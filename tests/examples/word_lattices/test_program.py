@@ -1,7 +1,5 @@
 """The program's words before and after rescoring."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
 

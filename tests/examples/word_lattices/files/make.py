@@ -8,8 +8,6 @@ are OpenFst's n-best word sequences of it. `weather.fst` is an acceptor of OpenF
 `weather.best2` its n-best sequences before and after composition with the trigram model of an Elman network.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import sys
