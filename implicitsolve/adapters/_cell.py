@@ -20,15 +20,12 @@ from implicitsolve.adapters.kernels._gates import Distances
 
 
 class Cotangents(NamedTuple):
-    """Cotangents of all arguments, in the order of the blocks of the input weights, and of the mixture.
-
-    A kernel of the whole function returns those of the neighbours instead, and the arguments side by side.
-    """
+    """Cotangents of all arguments, in the order of the blocks of the input weights, and of the mixture."""
 
     arguments: Arrays
     mixture: tuple[Array, ...] = ()
-    neighbours: tuple[Array, ...] | None = None
-    joined: Array | None = None  # (n, blocks k)
+    neighbours: tuple[Array, ...] | None = None  # in place of the mixture, from a kernel of the whole function
+    joined: Array | None = None  # the arguments side by side, (n, blocks k), from the same
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +99,7 @@ class Cell(ByFields, ABC):
         return xp.reshape(xp.matmul(xp.reshape(states, (-1, states.shape[-1])), weights), shape)
 
     def each_times(self, states: Arrays, weights: Array, merged: Callable[[], Array]) -> tuple[Array, ...]:
-        """Each of the states times its own of the weights (m, k, k), which are side by side in ``merged()`` (k, m k).
-
-        Where all states are one array, a GPU takes them in one product, whose parts are views.
-        """
+        """Each of the states times its own of the weights (m, k, k), which ``merged()`` (k, m k) has side by side."""
         first, m = states[0], len(states)
         if m > 1 and is_cupy_array(first) and all(state is first for state in states[1:]):
             return tuple(split(self.times(first, merged()), m))
@@ -148,10 +142,7 @@ class Cell(ByFields, ABC):
         """Change of f for changes of the neighbours, and `extra` ones of all arguments (blocks, n, k): a new array."""
 
     def pull(self, factors: Array, w: Array) -> tuple[Array, ...]:
-        """Cotangents of the neighbours, one new array (n, size) for each offset, for the cotangent w of f.
-
-        They are in the row of the position whose neighbours they belong to.
-        """
+        """Cotangents of the neighbours, (n, size) for each offset, in the rows of those whose neighbours they are."""
         return self.to_neighbours(factors, self.pull_sums(factors, w))
 
     @abstractmethod
@@ -233,12 +224,9 @@ class Cell(ByFields, ABC):
 
 @dataclass(frozen=True, eq=False)
 class AffineCell(Cell):
-    """A cell whose arguments are all W x + U state + b, and whose parameters are named by the arguments' suffixes.
+    """A cell whose arguments are all W x + U state + b, and whose parameters are named by the arguments' suffixes."""
 
-    The suffix "s" stands for a stack of arguments, one for each neighbour.
-    """
-
-    suffixes: ClassVar[tuple[str, ...]]
+    suffixes: ClassVar[tuple[str, ...]]  # "s" stands for a stack of arguments, one for each neighbour
     flipped: ClassVar[tuple[str, ...]] = ()  # kept with the opposite sign: gates computed as 1/(1 + exp(y))
     is_diagonal: ClassVar[bool] = False  # whether U is a vector
 
@@ -287,10 +275,7 @@ class AffineCell(Cell):
 
 @dataclass(frozen=True, eq=False)
 class GatedCell(AffineCell):
-    """A cell that mixes its neighbours' states by a switch, element by element, and gates the mixture.
-
-    The arguments of the switch come first.
-    """
+    """A cell that mixes its neighbours' states by a switch, whose arguments come first, and gates the mixture."""
 
     @abstractmethod
     def gate(self, x: Array, mixture: Any, factors: Factors = None) -> Array:

@@ -133,10 +133,7 @@ def draw(
 
 
 def read_parameters(caller: str, params: object, inputs: Array, shapes: Shapes, *, size: str) -> dict[str, Array]:
-    """Check that `params` has the names and shapes of `shapes`, and the library and dtype of `inputs`; copy them.
-
-    k is the length of the last axis of the parameter that `size` names.
-    """
+    """Check names, shapes, library and dtype, and copy; k is the last length of the parameter that `size` names."""
     check_inputs(caller, inputs)
     d = inputs.shape[-1]
     given = check_names(caller, params, list(shapes(d, 1)))

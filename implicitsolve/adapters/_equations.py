@@ -97,15 +97,11 @@ class Equations:
 
 @dataclass(frozen=True)
 class Recurrence:
-    """The residual states - phi(function(w, inputs, neighbours)) of a layer of sequences.
-
-    `before` and `after` are names of the boundary states on either side, side by side where there are several, and
-    `offsets` those of the neighbours.
-    """
+    """The residual states - phi(function(w, inputs, neighbours)) of a layer of sequences."""
 
     equations: Equations
     function: Callable[[Arrays, Array, Neighbours], Array]
-    before: Sequence[str] = ("hs",)
+    before: Sequence[str] = ("hs",)  # names of the boundary states, side by side where there are several
     after: Sequence[str] = ("he",)
     offsets: Sequence[int] = (-1, 1)
     activation: str = "identity"

@@ -240,10 +240,7 @@ class Layer(ByFields):
         return Layer(parameters, self.boundaries, self.transition.astype(dtype)).problem()
 
     def initial_guess(self, kind: str, rng: np.random.Generator | None = None) -> Array:
-        """One of the starts that `adapters.initial_guess` describes.
-
-        "default" is "one-step", and zeros where that would be the solution.
-        """
+        """A start of `adapters.initial_guess`; "default" is "one-step", and zeros where that would be the solution."""
         if kind == "zeros" or (kind == "default" and self.direction):
             return zeros(self.shape, self.inputs)
         if kind == "random":

@@ -212,10 +212,7 @@ def shapes(d: int, k: int, lower: int, upper: int) -> dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True, eq=False)
 class RNNCell(Cell):
-    """f(h_1, ..., h_m, x) = phi(sum_j W_j h_j + V x + b), where W_j are the blocks of P, then those of N.
-
-    The neighbours are the positions at -1, -2, ... and at 1, 2, ...
-    """
+    """The cell phi(sum_j W_j h_j + V x + b); W_j are the blocks of P, of -1, -2, ..., then those of N, of 1, 2, ..."""
 
     activation: str
 

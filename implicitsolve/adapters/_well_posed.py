@@ -195,10 +195,7 @@ def _project_banded(A: BlockBandedMatrix, kappa: float) -> BlockBandedMatrix:
 
 @quiet
 def _project_rows(a: Array, kappa: float) -> Array:
-    """Project each row of a matrix onto the l1 ball of radius kappa.
-
-    Sums are those of float64, and a margin covers their rounding errors, in any order, and that of the result.
-    """
+    """Project each row of a matrix onto the l1 ball of radius kappa, with a margin for the rounding of its sums."""
     xp, n = array_namespace(a), a.shape[1]
     wide = xp.astype(a, xp.float64)
     magnitudes = xp.abs(wide)
@@ -254,10 +251,7 @@ def _largest_row(part: Matrix) -> float:
 
 @quiet
 def _bounds(M: Matrix) -> tuple[float, float]:
-    """Bounds for an irreducible CSR array, by a shifted power iteration, which is enough for most, then by Noda's.
-
-    Noda's iteration v <- (upper bound - M)^-1 v stays positive and converges quadratically.
-    """
+    """Bounds for an irreducible CSR array, by a shifted power iteration, which is enough for most, then by Noda's."""
     v, lower, upper = np.ones(M.shape[0]), 0.0, math.inf
     is_small = len(v) <= LARGEST
     for i in range(FEW_PRODUCTS + MOST_SYSTEMS if is_small else MOST_PRODUCTS):

@@ -35,11 +35,7 @@ def norm_max(x: Array) -> HostArray:
 
 
 def norm2(x: Array) -> HostArray:
-    """Euclidean norm of each row of x (B, N), on the host, without overflow or underflow of the squares.
-
-    A row whose sum of squares leaves the safe range is scaled by a power of two near its largest entry and summed
-    again.
-    """
+    """Euclidean norm of each row of x (B, N), on the host, without overflow or underflow of the squares."""
     if not isinstance(x, np.ndarray):
         return Norms(x).two(0)
     with np.errstate(all="ignore"):
@@ -64,11 +60,7 @@ def _scaled_norm2(x: Array, scale: HostArray) -> HostArray:
 
 
 class Norms:
-    """Norms of the rows of arrays (B, N), on the host.
-
-    On a device all of them are computed and transferred together when the first one is needed; for NumPy arrays each
-    is computed when needed.
-    """
+    """Norms of the rows of arrays (B, N), on the host; from a device all are transferred with the first one."""
 
     def __init__(self, *arrays: Array, numbers: HostArray | None = None) -> None:
         self.arrays = arrays

@@ -156,10 +156,7 @@ class _BlockLU(_Reference):
 
 
 class _BlockQR(_Reference):
-    """A = Q R by the QR factorization of one column of blocks after the other; R has lower + upper blocks above.
-
-    Stable without pivoting, for about three times the arithmetic of LU.
-    """
+    """A = Q R by columns of blocks: stable without pivoting, for about three times the arithmetic of LU."""
 
     @classmethod
     def factor(cls, blocks: Array, lower: int, upper: int) -> Factors:

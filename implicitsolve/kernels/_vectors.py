@@ -17,19 +17,13 @@ CANCELS = 0.01  # of ||w||^2, left by Gram-Schmidt, below which it needs a secon
 
 
 def rank_one(z: Array, w: Array, amount: Array, following: Array | None) -> Array | None:
-    """Add ``amount * w`` to z in place, and return ``following^H z``, which the next update needs, or None without it.
-
-    All are (b, N) but `amount` (b, 1).
-    """
+    """Add ``amount (b, 1) * w`` to z in place, and return ``following^H z`` (b, 1), or None without `following`."""
     z += w * amount
     return None if following is None else array_namespace(z).vecdot(following, z)[:, None]
 
 
 class Vectors:
-    """Work on the vectors of each system of a batch, (b, N) and (b, q, N); what the host needs of it is in one array.
-
-    Every function is a static method, so that a backend offers a class of the same functions.
-    """
+    """Work on the vectors of each system, (b, N) and (b, q, N); what the host needs of it is in one array."""
 
     @staticmethod
     def project(rows: Array, v: Array) -> Array:
@@ -117,10 +111,7 @@ class Vectors:
 
     @staticmethod
     def remember(dF: Array, dg: Array, j: int, m: int, column: Array, image: Array, F: Array) -> Array:
-        """Write a column and its image at place j of dF and dg (b, M, N).
-
-        Return <dF_i, F> of the first m, and the column's squared length, (b, m + 1).
-        """
+        """Write column and image at place j of dF, dg (b, M, N); return m <dF_i, F>, and the column's square."""
         xp = array_namespace(F)
         dF[:, j, :], dg[:, j, :] = column, image
         return xp.concat([Vectors.project(dF[:, :m, :], F), xp.vecdot(column, column)[:, None]], axis=1)

@@ -84,10 +84,7 @@ class BiCGSTAB(KrylovMethod):
 
 
 class Steps:
-    """The vector work of an iteration for vectors like `like` (b, N), by the named vector kernels.
-
-    Numbers of each system are columns (b, 1). A backend may offer a class of the same functions, each fused.
-    """
+    """The vector work of an iteration for vectors (b, N); numbers of each system are columns (b, 1)."""
 
     def __init__(self, like: Array) -> None:
         self.vectors: Any = vectors_like(like)
@@ -99,10 +96,7 @@ class Steps:
         return alpha, xp.where(xp.isfinite(alpha), r - alpha * v, r)
 
     def second_half(self, shadow: Array, s: Array, t: Array, alpha: Array, rho: Array) -> tuple[Array, ...]:
-        """omega = <t, s> / <t, t>, or 0, the residual s - omega t, its rho, beta, and what the host needs.
-
-        That is, side by side, the magnitudes of rho, omega and alpha, the largest of t, and the residual's square.
-        """
+        """Omega, residual, rho, beta; as columns |rho|, |omega|, |alpha|, the largest of t, the residual's square."""
         omega, size = self.vectors.coefficient(t, s)
         r = s - omega * t
         rho_new, rr = self.vectors.dots((shadow, r), (r, r))

@@ -204,10 +204,7 @@ class RecycledSpace:
 
 
 class SpaceCollector:
-    """Gathers the pairs (U, C) from the bases of one linear solve, as its systems finish.
-
-    At most `keep` are kept for each system, old ones included; bases of no more columns than `least` (B,) are not.
-    """
+    """Gathers `keep` pairs (U, C) of each system from the bases of a solve with more columns than `least` (B,)."""
 
     def __init__(self, like: Array, keep: int, least: HostArray) -> None:
         self.like, self.keep, self.least = like, keep, least

@@ -42,10 +42,7 @@ def transposed(blocks: Array, lower: int, periodic: bool, *, conjugate: bool) ->
 
 
 class Products:
-    """Products with a block-banded matrix and its adjoint, on columns (*batch, T, k, K).
-
-    What SciPy's products need (4 bytes a block, and the adjoint's blocks) is prepared at the first product and kept.
-    """
+    """Products with a block-banded matrix and its adjoint, on columns (*batch, T, k, K)."""
 
     def __init__(self, blocks: Any, lower: int, periodic: bool) -> None:
         self.blocks = blocks
@@ -100,10 +97,7 @@ def _sparse_times(A: Any, x: HostArray) -> HostArray:
 
 
 def _block_diagonal_sparse(blocks: HostArray, lower: int, periodic: bool) -> Any:
-    """SciPy's matrix of the whole batch.
-
-    It shares the blocks, unless some outside the matrix are nonzero or most block diagonals are zero.
-    """
+    """SciPy's matrix of the whole batch, with the same blocks unless some outside it, or most diagonals, are zero."""
     length, width, k = blocks.shape[-4:-1]
     data = blocks.reshape(-1, length, width, k, k)
     if not periodic:

@@ -28,10 +28,7 @@ UNLIMITED = 2**31 - 1  # iterations: the largest number of 32 bits
 
 
 class BatchedInverse:
-    """One inverse for each system of a batch, in parts (systems, inverse) that were factorized together.
-
-    A system without one has the identity. The first part may hold old inverses of systems that are in a later one.
-    """
+    """One inverse for each system, in parts (systems, inverse), of which later ones hold; else the identity."""
 
     def __init__(self, parts: list[tuple[Indices, Any]] | None = None) -> None:
         self.parts: list[tuple[Indices, Any]] = [] if parts is None else parts

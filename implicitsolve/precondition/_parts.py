@@ -55,10 +55,7 @@ def check_matrix(settings: Preconditioner, A: Any) -> None:
 
 
 def block_diagonals(A: BlockBandedMatrix) -> Diagonals:
-    """Block diagonals of the systems of a flattened batch, without those that hold zeros alone, save the main one.
-
-    A circle's corners are block diagonals far from the main one.
-    """
+    """Block diagonals of the systems of a flattened batch, without those that hold zeros alone, save the main one."""
     xp = array_namespace(A.blocks)
     blocks = xp.reshape(A.blocks, (math.prod(A.batch_shape), *A.blocks.shape[-4:]))
     found = {
@@ -117,10 +114,7 @@ def finite(x: Array) -> Array:
 
 
 class Split:
-    """(I + U)^-1 D^-1 (I + L)^-1 on arrays (B, T, k), with L strictly lower and U strictly upper block triangular.
-
-    `D_inverse` are the inverses of the diagonal blocks, (B, T, k, k). What is None is I.
-    """
+    """(I + U)^-1 D^-1 (I + L)^-1 on arrays (B, T, k), with strictly triangular L and U; what is None is I."""
 
     def __init__(self, D_inverse: Array | None, lower: Triangle | None = None, upper: Triangle | None = None) -> None:
         self.D_inverse = D_inverse
@@ -185,10 +179,7 @@ def _repeat(
 
 
 class Triangle:
-    """I + C for a strictly block-triangular C, given by its block diagonals: all below the main one, or all above.
-
-    Solves on arrays (B, T, k). A triangle above the main diagonal is one below it with the blocks counted from behind.
-    """
+    """I + C for a strictly block-triangular C, given by its block diagonals: all below the main one, or all above."""
 
     def __init__(self, diagonals: Diagonals, shape: tuple[int, int, int]) -> None:
         self.shape = shape

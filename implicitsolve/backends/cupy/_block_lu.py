@@ -62,10 +62,7 @@ def fits_thread(k: int, lower: int, upper: int, itemsize: int) -> bool:
 
 
 class ThreadFactors(Factors):
-    """One thread for each system: block LU of small blocks, or LU of scalar tridiagonal matrices over the band.
-
-    See ``block_threads.cu`` and ``band.cu``. Arrays have the systems on their last axis.
-    """
+    """One thread for each system, the last axis of arrays; see ``block_threads.cu`` and ``band.cu``."""
 
     axes: ClassVar[dict[str, int]] = {"F": -1, "order": -1, "found": 0}
 

@@ -16,10 +16,7 @@ from implicitsolve.kernels import StoredFactors
 
 
 class Factors(StoredFactors):
-    """Arrays of the device, and what the factoring found.
-
-    ``found`` (B, 2) holds the first singular block, or -1, and the growth; it comes to the host once.
-    """
+    """Arrays of the device; ``found`` (B, 2) holds the first singular block, or -1, and the growth."""
 
     axes: ClassVar[dict[str, int]] = {"found": 0}
 
@@ -312,10 +309,7 @@ def _product_shared(columns: int, itemsize: int) -> int:
 
 
 def cyclic_reduction(blocks, *, overwrite: bool = False):
-    """Factor a batch (B, T, 3, k, k) of block tridiagonal matrices; see `implicitsolve.kernels`.
-
-    Memory of the factors: 5 k^2 T numbers for each system.
-    """
+    """Factor a batch (B, T, 3, k, k), into 5 k^2 T numbers for each system; see `implicitsolve.kernels`."""
     if blocks.size == 0:
         return kernels.cyclic_reduction.reference(blocks)
     blocks, small = cupy.ascontiguousarray(blocks), blocks.shape[3] <= MOST_UNKNOWNS[blocks.dtype.itemsize]

@@ -100,10 +100,7 @@ def _constants(height, neighbours):
 
 @cache
 def _tile(is_high, size, itemsize, memory):
-    """Rows of a block, its threads (of each row, parts of the sums) and its shared memory, of so much at most.
-
-    High blocks read the weights once for more rows; low ones are more. Sums have the same parts in both.
-    """
+    """Rows of a block, its threads (of each row, parts of the sums) and its shared memory, of so much at most."""
     width = -(-size // 32) * 32
     slices = min(MOST_SLICES, LARGEST_BLOCK // width, -(-size // 16))
     of_row = (3 + 2 * slices) * width * itemsize

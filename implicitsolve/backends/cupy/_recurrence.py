@@ -25,10 +25,7 @@ SHOWN = {"value": 1, "push": 1, "pull": 3}  # rows besides the states that a GRU
 
 
 class Layout:
-    """Layout of states of k numbers in a block, for products with some matrices and a depth of states.
-
-    It has macros of the source, `constants`, bytes of `shared` memory, and the chunks that a block runs, `groups`.
-    """
+    """Layout of states of k numbers in a block, for products with some matrices and a depth of states."""
 
     def __init__(self, k, matrices, depth, shown, itemsize):
         width = 1 << (k - 1).bit_length() if k <= WARP else -(-k // WARP) * WARP

@@ -17,14 +17,7 @@ from implicitsolve.backends.numba._views import larger, number, smaller, view
 
 
 def block_lu(blocks: HostArray, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Any:
-    """Factor a batch (B, T, lower + upper + 1, k, k); see `implicitsolve.kernels`.
-
-    Compiled loops for small blocks and for pivoting over the band, BLAS for large blocks. Without interchanges scalar
-    tridiagonal matrices are eliminated from both ends.
-
-    Memory of the factors: k^2 T (lower + upper + 1) numbers, in the place of `blocks` with `overwrite`; over the band
-    k^2 T (2 lower + upper + 1) new ones.
-    """
+    """Factor a batch (B, T, lower + upper + 1, k, k); see `implicitsolve.kernels`."""
     blocks = usable(blocks)
     if pivoting == "block" and blocks.shape[-1] >= kernels.LARGE_BLOCK:
         return LargeBlockFactors.factor(blocks, lower, overwrite)
@@ -74,10 +67,7 @@ class BandFactors(Batch):
 
 
 class TridiagonalFactors(Batch):
-    """Factors of scalar tridiagonal matrices: see `_scalar_tridiagonal`.
-
-    It takes 0.13 to 0.25 of the time of `BandFactors`, and 0.7 of that of a whole solve by `BlockNewton`.
-    """
+    """Factors of scalar tridiagonal matrices, in 0.13 to 0.25 of the time of `BandFactors`."""
 
     axes: ClassVar[dict[str, int]] = {"F": 0}
 
@@ -108,10 +98,7 @@ class TridiagonalFactors(Batch):
 
 
 def narrow_lu(blocks: HostArray, growth_limit: float) -> tuple[Indices, Any]:
-    """Factor the systems of (B, T, 3, k, k) that are narrow and need no interchanges; see `implicitsolve.kernels`.
-
-    Scalar tridiagonal matrices are eliminated from both ends. Memory of the factors: k T (2 k + 1) numbers.
-    """
+    """Factor the systems of (B, T, 3, k, k) that are narrow and need no interchanges; see `implicitsolve.kernels`."""
     blocks = usable(blocks)
     B, T = blocks.shape[:2]
     if T < 2:

@@ -115,10 +115,7 @@ def assemble(call, user, numbers, V, J, lengths, lower, relative, running):
 
 @inner
 def learn(V, lengths, relative, running):
-    """Compare guessed lengths with the Newton step; return the lanes whose J is good, and those where it is singular.
-
-    The others have learned their lengths, and need another J.
-    """
+    """Learn guessed lengths from the Newton step; return the lanes whose J is good, and those where it is singular."""
     apart()
     k = lengths.shape[1]
     again = failed = running & 0
@@ -139,10 +136,7 @@ def learn(V, lengths, relative, running):
 
 @inner
 def direction(V, factors, updates):
-    """Put -J^-1 F into row STEP, which holds the last step, after which it adds an update.
-
-    The updates are those of `implicitsolve.nonlinear._broyden`.
-    """
+    """Put -J^-1 F into row STEP, which holds the last step, after which it adds an update, as `_broyden` does."""
     apart()
     for i in range(V.shape[1]):
         V[SCRATCH, i] = -V[F, i]

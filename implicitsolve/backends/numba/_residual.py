@@ -251,10 +251,7 @@ def _describe_value(value: Any, within: tuple[Any, ...], names: Any) -> Any:
 
 
 def renew(function: Any, made: Callable[[Any, Any], Any], known: dict[Any, Any]) -> Any:
-    """A copy of a function in which ``made(copy, options)`` replaces each compiled function that it calls.
-
-    `known` are those that have been replaced already: functions may call themselves, or each other.
-    """
+    """A copy of a function in which ``made(copy, options)`` replaces each compiled one that it calls."""
     plain = getattr(function, "py_func", function)
     scope, cells = dict(plain.__globals__), {name: CellType() for name in plain.__code__.co_freevars}
     copy = FunctionType(plain.__code__, scope, plain.__name__, plain.__defaults__, tuple(cells.values()))

@@ -126,10 +126,7 @@ def _set(context, builder, sig, args) -> None:
 
 
 def _choice(comparison: str):
-    """The second of two real numbers where the comparison of it with the first holds, else the first.
-
-    Numba compiles a function for each type that `max` is called with.
-    """
+    """The second of two real numbers where it compares so with the first, else the first, as `max` compiles slowly."""
 
     @_intrinsic
     def chosen(typing_context, a, b):
