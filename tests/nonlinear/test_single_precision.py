@@ -222,3 +222,17 @@ def test_residuals_were_called_in_double_precision_though_x0_is_single(method):
 
     assert root(chain, np.ones(100, np.float32), method=method).x.dtype == np.float32
     assert seen == {np.dtype(np.float32)}
+
+
+def test_a_shortened_step_was_taken_for_newtons():
+    """Chained Rosenbrock functions from afar: F was rounding error, and the last step short by the trust region."""
+
+    def residual(x):
+        before, behind = np.append(0, x[:-1]), np.append(x[1:], 0)
+        f = 8 * x * (x**2 - before) - 2 * (1 - x) + 4 * (x - behind**2)
+        f[0], f[-1] = 4 * (x[0] - x[1] ** 2), 8 * x[-1] * (x[-1] ** 2 - x[-2]) - 2 * (1 - x[-1])
+        return f
+
+    with np.errstate(all="ignore"):
+        result = root(residual, np.full(4, -1200.0, dtype=np.float32))
+    assert not result.success or np.abs(result.x - 1).max() <= 0.01
