@@ -170,7 +170,7 @@ class Equation:
 
     def __post_init__(self, rest: HostArray) -> None:
         precision = eps(array_namespace(self.d), self.d.dtype)
-        self.limit: HostArray = 2 * precision ** (1 / 3) * self.size + TRUST * rest
+        self.limit: HostArray = precision**0.5 * self.size + TRUST * rest
         self.loose: HostArray = precision**0.25 * self.size
 
     @classmethod
