@@ -222,7 +222,7 @@ def dogleg(unit: Array, length: HostArray, newton: Array, radius: HostArray) -> 
 
 BOUND_PART = 0.1  # of the distance to a bound, at most
 LITTLE_GAIN = 0.9  # of ||F|| that a shortened step may leave in the linear model
-ROUNDS = 3  # times that further unknowns are left out
+ROUNDS = 3  # times that further unknowns are left out, or one is let go from its bound
 
 
 def kept_part(norms: HostArray, first: HostArray) -> HostArray:
@@ -242,7 +242,7 @@ def least_squares_step(J: HostArray, F: HostArray, low: HostArray, high: HostArr
         columns = near_reciprocals(np.max(np.abs(scaled), axis=0))
         try:
             within = low / columns, high / columns
-            found = lsq_linear(scaled * columns, -F * rows, within, method="bvls").x * columns
+            found = lsq_linear(scaled * columns, -F * rows, within, method="bvls", max_iter=ROUNDS).x * columns
         except (ValueError, np.linalg.LinAlgError):  # the scales have overflowed
             return shortened
     return np.clip(found, low, high)
