@@ -70,8 +70,8 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
 def certified_errors(evaluator: Evaluator, x: Array, F: Array, start: Array, limit: float) -> HostArray:
     """Estimated errors of x (b, N), relative to x, by J there, infinite where F is not in its range; N evaluations."""
     dense, unit, point = BlockBanded(0, 0, block_size=x.shape[1]), eps(evaluator.xp, x.dtype), (x, F)
-    J = Assembler(evaluator, unit**0.5, certifies=False, structure=dense).assemble(evaluator, x, F).blocks[:, 0, 0]
-    J, x, F, start = (to_host(part) for part in (J, x, F, start))
+    J = Assembler(evaluator, unit**0.5, certifies=False, structure=dense).assemble(evaluator, x, F).blocks
+    J, x, F, start = (to_host(part) for part in (J[:, 0, 0, ...], x, F, start))
     with np.errstate(all="ignore"):
         reference = np.maximum(np.abs(start), np.abs(x - start))
         scale = np.minimum(scales(units_of(J), x, x, reference), plain_scales(x, x, reference))
