@@ -102,6 +102,14 @@ class DifferenceSteps:
         self.has_changed[rows] &= ~wrong
         return np.any(wrong, axis=1)
 
+    def lengthen(self, rows: Indices | slice, x: Array) -> None:
+        """Take the length of the largest unknown of x (b, T, k) for all: shorter ones are lost in rounding of F."""
+        size = rms(x)
+        least = floor_length(eps(array_namespace(x), x.dtype)) if self.least is None else self.least
+        with np.errstate(all="ignore"):
+            boost = size.max(axis=1, keepdims=True) / (least * size)
+        self.boost[rows] = np.where(np.isfinite(boost), boost, self.boost[rows])
+
     def adjust(self, rows: Indices | slice, c: int, changed: HostArray, finite: HostArray, attempt: int) -> HostArray:
         """Check a difference along unknown c; return which systems must repeat it.
 

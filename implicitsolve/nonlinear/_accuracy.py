@@ -15,7 +15,8 @@ Some x are not accurate, however small the prediction. J may have changed along 
 grows with the fourth power of its length beyond 1 % of an unknown. After a step that has enlarged ||F||, two have to
 reduce it. Where x is 10^3 times as large as x0 and the first step, two steps in succession have to be at most half as
 long as the one before: F may vanish at infinity alone. Steps that lead away without becoming shorter are no approach to
-a root. Where an unknown has moved by more than its own size, F has to change from x to (1 + t) x as J of x0 predicts.
+a root. Where an unknown has moved by more than its own size, F has to change from x to (1 + t) x as J predicts, or when
+such unknowns alone grow by the part t.
 
 A rule is written once, for numbers (`Progress`) and for the systems of a batch (`BatchProgress`).
 
@@ -98,24 +99,39 @@ def scales(units: Array, x: Array, before: Array, reference: Array, xp: Any = np
     return xp.maximum(xp.maximum(own, near_zero), NEGLIGIBLE * reference)
 
 
-def is_far_from(start: Array, x: Array, scale: Array) -> Any:
-    """Where an unknown of x (b, N) is so far from where a solve, or a step, began that J has to be confirmed."""
+def far_part(start: Array, x: Array, scale: Array) -> Array:
+    """x (b, N) in the unknowns so far from where a solve, or a step, began that J has to be confirmed there, else 0."""
     with np.errstate(all="ignore"):
-        xp, moved = array_namespace(x), abs(x - start)
-        return to_host(xp.any((moved > abs(start)) & (moved > 0.5 * scale), axis=1))
+        moved = abs(x - start)
+        return x * ((moved > abs(start)) & (moved > 0.5 * scale))
 
 
 def agrees(
-    evaluator: Evaluator, x: Array, F: Array, inverse: Callable[[Array], Array], scale: Array, unseen: Any = 0.0
+    evaluator: Evaluator,
+    x: Array,
+    F: Array,
+    inverse: Callable[[Array], Array],
+    scale: Array,
+    far: Array,
+    unseen: Callable[[Array], Array] | None = None,
 ) -> HostArray:
-    """Where F changes from x (b, N) to (1 + t) x by what an inverse of J predicts; an evaluation."""
+    """Where F changes from x (b, N) to (1 + t) x by what an inverse of J predicts, or to x + t `far`.
+
+    Curvature in a large unknown may hide what a small one does, if both change. At most two evaluations.
+    """
     xp = array_namespace(x)
     part = eps(xp, x.dtype) ** 0.25  # t: rounding of differences may be multiplied by a large J^-1
-    with np.errstate(all="ignore"):
-        ahead = evaluator.moved(x, part * x)
-        moved = ahead - x  # first: `residual` may change its argument
-        found = inverse(evaluator.residual(ahead, keep=False) - F) + part * unseen
-        return to_host(xp.all(abs(found - moved) <= CONFIRMED * part * scale, axis=1))
+    has_agreed = np.zeros(x.shape[0], dtype=bool)
+    for direction in (x, far) if xp.any(far != 0) and xp.any(far != x) else (x,):
+        with np.errstate(all="ignore"):
+            ahead = evaluator.moved(x, part * direction)
+            moved = ahead - x  # first: `residual` may change its argument
+            found = inverse(evaluator.residual(ahead, keep=False) - F)
+            found = found if unseen is None else found + part * unseen(direction)
+            has_agreed |= to_host(xp.all(abs(found - moved) <= CONFIRMED * part * scale, axis=1))
+        if has_agreed.all():
+            break
+    return has_agreed
 
 
 def next_length(error: Any, step: Any) -> Any:

@@ -15,7 +15,7 @@ from implicitsolve.nonlinear._accuracy import (
     FALLEN,
     LIMITED,
     agrees,
-    is_far_from,
+    far_part,
     plain_scales,
     scales,
     units_of,
@@ -95,11 +95,16 @@ def certified_errors(evaluator: Evaluator, x: Array, F: Array, start: Array, lim
             doubtful &= ~(np.abs(ahead / scale).max(axis=1) <= CONTRACTED * errors)
         if doubtful.any():
             is_singular |= doubtful & ~is_rounding(evaluator, *point)
-        if is_far_from(start, x, scale).any():  # lengths of differences may have been chosen so that F changes
+        far = far_part(start, x, scale)
+        if far.any():  # lengths of differences may have been chosen so that F changes
             cut = unit**0.5  # of J by differences smaller singular values are errors
-            unseen = x - inverse(np.einsum("bij,bj->bi", J, x), cut)
-            scale, unseen = (from_host(part, point[0]) for part in (scale, unseen))
-            is_singular |= ~agrees(evaluator, *point, lambda v: from_host(inverse(v, cut), v), scale, unseen)
+
+            def unseen(v: Array) -> Array:
+                v = to_host(v)
+                return from_host(v - inverse(np.einsum("bij,bj->bi", J, v), cut), point[0])
+
+            scale, far = (from_host(part, point[0]) for part in (scale, far))
+            is_singular |= ~agrees(evaluator, *point, lambda v: from_host(inverse(v, cut), v), scale, far, unseen)
     return np.where(is_singular, np.inf, errors)
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._arrays.host import from_host, gather
+from implicitsolve._arrays.host import from_host, gather, to_host
 from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import Norms, norm2, norm_max
@@ -24,8 +24,8 @@ from implicitsolve.nonlinear._accuracy import (
     agrees,
     component_scales,
     component_sizes,
+    far_part,
     is_below_range,
-    is_far_from,
     next_length,
     plain_scales,
 )
@@ -161,12 +161,13 @@ class OneConvergence:
             self.status, progress.error = CONVERGED, 2 * progress.direction + self.unit
 
     def _confirm(self, *, always: bool) -> bool:
-        """Whether the inverse holds at x: noted by an evaluation where x is far from `anchor`, or `always`."""
+        """Whether the inverse holds at x: noted by evaluations where x is far from `anchor`, or `always`."""
         x, before, reference = self.x[None], self.previous_x[None], self.reference[None]  # type: ignore[index]
         scale = component_scales(x, before, reference, self.components)
         near = before if x.size == 1 else self.anchor[None]  # of one unknown J is a secant
-        if always or is_far_from(near if self.norm > 0 else self.solution.start, x, scale)[0]:
-            self.progress.doubted = not agrees(self.evaluator, x, self.F[None], self._inverse, scale)[0]
+        far = far_part(near if self.norm > 0 and self.anchor is not self.x else self.solution.start, x, scale)
+        if always or far.any():
+            self.progress.doubted = not agrees(self.evaluator, x, self.F[None], self._inverse, scale, far)[0]
         return not self.progress.doubted
 
     def _is_refuted(self, is_fresh: bool) -> bool:
@@ -295,14 +296,15 @@ class BatchConvergence:
         state, among = self.state, rows
         x, last = gather(state.x, rows), gather(state.x if before is None else before, rows)
         scale = component_scales(x, last, gather(state.reference, rows), self.components)
-        if before is not None:
-            anchor = gather(self.solution.start, state.rows[rows])
-            if x.shape[1] == 1:  # J is a secant
-                anchor = array_namespace(x).where(from_host(state.norms[rows] > 0, x)[:, None], last, anchor)
-            far = np.flatnonzero(is_far_from(anchor, x, scale) | always)
-            rows, scale = rows[far], gather(scale, far)
+        anchor = gather(self.solution.start, state.rows[rows])
+        if before is not None and x.shape[1] == 1:  # J is a secant
+            anchor = array_namespace(x).where(from_host(state.norms[rows] > 0, x)[:, None], last, anchor)
+        parts = far_part(anchor, x, scale)
+        far = np.flatnonzero(to_host(array_namespace(x).any(parts != 0, axis=1)) | always | (before is None))
+        rows, scale, parts = rows[far], gather(scale, far), gather(parts, far)
         if rows.size:
-            state.progress.doubted[rows] = ~agrees(*self._part(rows), partial(self._inverse, rows), scale)
+            inverse = partial(self._inverse, rows)
+            state.progress.doubted[rows] = ~agrees(*self._part(rows), inverse, scale, parts)
         return among[state.progress.doubted[among]]
 
     def _inverse(self, rows: Indices, v: Array) -> Array:

@@ -92,10 +92,10 @@ class DenseLoop(IterationLoop[DenseState]):
         state, fresh = self.state, self.state.is_stale
         if fresh.any():
             self._assemble(np.flatnonzero(fresh))
+        lost = self._confirm_again(self._confirm(np.flatnonzero(fresh & state.progress.doubted)))
         with np.errstate(all="ignore"):
             trial = self._trial()
         self.limited = trial.limited
-        lost = self._confirm(np.flatnonzero(fresh & state.progress.doubted))
         measured = self._evaluate(trial.step)
         found = trial_points(measured, measured.two(0))
         with np.errstate(all="ignore"):
@@ -159,6 +159,15 @@ class DenseLoop(IterationLoop[DenseState]):
 
     def _inverse(self, rows: Indices, v: Array) -> Array:
         return solve_each(self.state.J[rows], v)
+
+    def _confirm_again(self, lost: Indices) -> Indices:
+        """Which of these systems no J by longer differences confirms."""
+        if lost.size and self.offered is None and not self.evaluator.has_exact_products:
+            part, x, _ = self._part(lost)
+            self.assembler.steps.lengthen(part.rows, x[:, None])
+            self._assemble(lost)
+            lost = self._confirm(lost)
+        return lost
 
     def _trial(self) -> Trial:
         """Steps within the trust regions and the bounds."""

@@ -71,9 +71,9 @@ class OneDenseSystem(OneInvertedSystem):
         is_fresh = self.is_stale
         if is_fresh:
             self._assemble()
+            if self._is_refuted(is_fresh):
+                return {"step_length": NO_STEP, "factorized": FACTORED}
         step, size, newton_size, model = self._trial()
-        if self._is_refuted(is_fresh):
-            return {"step_length": NO_STEP, "factorized": FACTORED}
         with np.errstate(all="ignore"):
             x, self.is_limited = self.x + step, model is not None
         traced = {"step_length": NO_STEP, "factorized": FACTORED if is_fresh else REUSED}
@@ -96,6 +96,16 @@ class OneDenseSystem(OneInvertedSystem):
         if is_accepted:
             traced["step_length"] = WHOLE if model is None else np.asarray([ratio_of(size, newton_size)])
         return traced
+
+    def _is_refuted(self, is_fresh: bool) -> bool:
+        """Whether no J at x holds, by longer differences neither."""
+        is_refuted = super()._is_refuted(is_fresh)
+        if is_refuted and self.offered is None and not self.evaluator.has_exact_products:
+            self.steps.lengthen(slice(None), self.x[None, None])
+            self._assemble()
+            is_refuted = not self._confirm(always=True)
+            self.status = SINGULAR if is_refuted else RUNNING
+        return is_refuted
 
     def _end_without_step(self) -> None:
         """End where J gives no step: at a root if F = 0."""
