@@ -38,15 +38,8 @@ BENCHMARKS: dict[str, tuple[list[Any], list[list[str]]]] = {
 def row(package: str, median: float | None, **others: Any) -> dict[str, Any]:
     """A row of the comparison."""
     ratio = None if median is None else median / 0.1
-    given: dict[str, Any] = {
-        "method": "",
-        "is_ours": False,
-        "status": "solved",
-        "residual": 1e-9,
-        "products": 7,
-        "note": "",
-    }
-    return given | {"package": package, "median": median, "ratio": ratio} | others
+    given: dict[str, Any] = {"method": "", "is_ours": False, "status": "solved", "residual": 1e-9}
+    return given | {"products": 7, "note": "", "package": package, "median": median, "ratio": ratio} | others
 
 
 PEERS = {
@@ -110,19 +103,18 @@ def asv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder.parent
 
 
+def text_of(folder: Path, asv: Path, peers: dict[str, Any] | None = None) -> str:
+    """The page of asv's results and of a comparison."""
+    given, file = folder / "peers.json", folder / "performance.md"
+    given.write_text(json.dumps(peers), encoding="utf-8")
+    main(["--asv", str(asv), *(["--peers", str(given)] if peers else []), "--write", str(file)])
+    return file.read_text(encoding="utf-8")
+
+
 @pytest.fixture(scope="module")
-def written(asv: Path) -> Path:
-    """The page of both, as a file."""
-    peers, file = asv.parent / "peers.json", asv.parent / "performance.md"
-    peers.write_text(json.dumps(PEERS), encoding="utf-8")
-    main(["--asv", str(asv), "--peers", str(peers), "--write", str(file)])
-    return file
-
-
-@pytest.fixture
-def page(written: Path) -> str:
-    """Its text."""
-    return written.read_text(encoding="utf-8")
+def page(asv: Path) -> str:
+    """The text of both."""
+    return text_of(asv.parent, asv, PEERS)
 
 
 def test_parameters_find_their_values(asv: Path) -> None:
@@ -140,11 +132,10 @@ def test_a_quick_run_is_marked(asv: Path, page: str, tmp_path: Path) -> None:
     record = json.loads(newest(asv).read_text(encoding="utf-8"))
     record["result_columns"].append("stats_repeat")
     record["results"]["solves.ForwardTime.time_solve"].append([None, 7])
-    many, file = tmp_path / "many.json", tmp_path / "performance.md"
+    many = tmp_path / "many.json"
     many.write_text(json.dumps(record), encoding="utf-8")
     assert Results.read(many).calls == 7
-    main(["--asv", str(many), "--write", str(file)])
-    assert "of one call each" not in file.read_text(encoding="utf-8")
+    assert "of one call each" not in text_of(tmp_path, many)
 
 
 def test_versions_are_those_of_the_interpreter_that_was_measured(asv: Path) -> None:
@@ -201,17 +192,8 @@ def test_ours_comes_first_then_by_time_then_failures(page: str) -> None:
 
 
 def test_the_page_of_either_alone(asv: Path, tmp_path: Path) -> None:
-    peers, file = tmp_path / "peers.json", tmp_path / "performance.md"
-    peers.write_text(json.dumps(PEERS), encoding="utf-8")
-    main(["--asv", str(tmp_path / "none"), "--peers", str(peers), "--write", str(file)])
-    assert "## Solves" not in file.read_text(encoding="utf-8")
-    main(["--asv", str(asv), "--write", str(file)])
-    assert "## Against" not in file.read_text(encoding="utf-8")
-
-
-def test_a_run_may_lack_workloads(tmp_path: Path) -> None:
-    peers, file = tmp_path / "peers.json", tmp_path / "performance.md"
-    partial = {key: value for key, value in PEERS.items() if key != "workloads"}
-    peers.write_text(json.dumps(partial), encoding="utf-8")
-    main(["--asv", str(tmp_path / "none"), "--peers", str(peers), "--write", str(file)])
-    assert "| W1 | 1 | JVP | 11 | 1.1 |" in file.read_text(encoding="utf-8")
+    none = tmp_path / "none"
+    assert "## Solves" not in text_of(tmp_path, none, PEERS)
+    assert "## Against" not in text_of(tmp_path, asv)
+    lacks_workloads = {key: value for key, value in PEERS.items() if key != "workloads"}
+    assert "| W1 | 1 | JVP | 11 | 1.1 |" in text_of(tmp_path, none, lacks_workloads)
