@@ -38,8 +38,9 @@ class Model(nn.Module):
 
     states: int
 
-    def __init__(self, states: int) -> None:
+    def __init__(self, states: int, generator: torch.Generator) -> None:
         super().__init__()
+        torch.manual_seed(int(generator.initial_seed()))
         self.readout = nn.Linear(states, 1)
         self.products = self.adjoint_products = self.unsolved = 0
 
@@ -61,7 +62,7 @@ class INN(Model):
     """The implicit GRU, with trainable states beyond both ends."""
 
     def __init__(self, dimension: int, k: int, generator: torch.Generator, scale: float = 1.0) -> None:
-        super().__init__(k)
+        super().__init__(k, generator)
         self.layer = ImplicitGRU(dimension, k, scale=0.1, generator=generator, solve_options=EXACT)
         with torch.no_grad():
             for gate in ("", "z", "r", "p", "n"):
@@ -89,8 +90,7 @@ class BLSTM(Model):
     """torch's bidirectional LSTM with so many states in each direction."""
 
     def __init__(self, dimension: int, k: int, generator: torch.Generator, scale: float = 1.0) -> None:
-        super().__init__(2 * k)
-        torch.manual_seed(int(generator.initial_seed()))
+        super().__init__(2 * k, generator)
         self.layer = Explicit(nn.LSTM, True, dimension, k)
         with torch.no_grad():
             for name, parameter in self.layer.named_parameters():
