@@ -105,6 +105,26 @@ MEANT |= dict.fromkeys(("jac_sparsity", "sparsity"), ("structure",))
 MEANT |= dict.fromkeys(("x_rtol", "x_tol", "xatol"), ("xtol",)) | {"fatol": ("atol",), "ftol": ("rtol",)}
 MEANT |= dict.fromkeys(("args", "parameters"), (FUNCTION,)) | dict.fromkeys(("Dfun", "fprime", "jacobian"), ("jac",))
 
+ELSEWHERE = {  # attributes of a result, and what other libraries call them
+    "x": ("root", "sol", "solution", "u", "value", "y", "zero"),
+    "fun": ("F", "fvec", "resid", "residual"),
+    "success": ("converged",),
+    "status": ("flag", "ier", "info", "retcode"),
+    "message": ("mesg",),
+    "iterations": ("n_iter", "niter", "num_steps"),
+    "counts": ("function_calls", "infodict", "nhev", "njvp", "nvjp", "stats"),
+    "residual_norm": ("cost", "norm", "optimality"),
+    "jacobian()": ("J", "fjac", "grad", "jac"),
+    "steps": ("history", "trace"),
+}
+
+
+def missing(result: object, name: str) -> AttributeError:
+    """The error for an attribute that a result does not have, which names what takes its place."""
+    meant = [ours for ours, others in ELSEWHERE.items() if name in others and hasattr(result, ours.rstrip("()"))]
+    hint = f": `result.{meant[0]}` takes its place" if meant else ""
+    return AttributeError(f"{type(result).__name__} has no attribute {name!r}{hint}", name=name, obj=result)
+
 
 def unknown(owner: str, keywords: Collection[str], known: Collection[str]) -> TypeError:
     """The error for a keyword that is not known, which names what it may stand for."""

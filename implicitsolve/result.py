@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from implicitsolve._arrays.host import to_host
 from implicitsolve._record import Counts, NewtonStep, Retry
 from implicitsolve._summary import Representation, format_arrays, list_entries, summarize
 from implicitsolve._typing import CallersArray, HostArray
-from implicitsolve.errors import NoConvergence
+from implicitsolve.errors import NoConvergence, missing
 from implicitsolve.status import Status, StatusArray
 from implicitsolve.structure import Detection
 from implicitsolve.structure._sparse import compressed
@@ -50,6 +50,12 @@ class Ending(Representation):
         """Give the statuses of a batch their names."""
         if isinstance(self.status, np.ndarray):
             object.__setattr__(self, "status", self.status.view(StatusArray))
+
+    if not TYPE_CHECKING:  # where names that are missing are errors
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise, and name the attribute that is meant."""
+            raise missing(self, name)
 
     def __bool__(self) -> bool:
         """Raise: a result of a failed solve is a result too."""
@@ -198,7 +204,7 @@ class NonlinearResult(Ending):
         if not isinstance(name, str):
             raise TypeError("a result is not a sequence: the solution is `result.x`")
         if name.startswith("_") or not hasattr(self, name):
-            raise KeyError(name)
+            raise KeyError(str(missing(self, name)))
         return getattr(self, name)
 
     @property
