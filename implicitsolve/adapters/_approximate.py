@@ -109,39 +109,16 @@ class ApproximateFixedPoint:
         return self.iterates[-1]
 
     def pull_back(self, cotangent: Array, *, propagation: str = FULL) -> ApproximateGradients:
-        """Gradients of a loss of the last state.
+        """Gradients of a loss of the last state, given d loss / d x as `cotangent`.
 
-        Parameters
-        ----------
-        cotangent : Array
-            d loss / d x, of the shape and dtype of x.
-        propagation : {"full", "skipped"}, optional
-            "full" (default) differentiates all iterations: the gradient of what was computed, which for a causal
-            network and rho >= T is backpropagation through time. "skipped" holds the last but one state constant, so
-            that parameters act through the last iteration alone: the values stay those of rho iterations, the gradient
-            costs no more than that of one.
+        They are d loss / d theta for every parameter of the problem, boundary states among them, under the names and
+        with the sign of `implicitsolve.pull_back`; a TypeError says what the problem lacks for that.
 
-        Returns
-        -------
-        ApproximateGradients
-            ``d loss / d theta`` for every parameter of the problem, the boundary states among them, under the names
-            and with the sign of `implicitsolve.pull_back`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If the problem has no `parameter_vjp`, or, for "full", neither `linearize` nor `vjp`; if `propagation` is
-            neither of the two, or `cotangent` has another shape, library or dtype than x.
-
-        Notes
-        -----
-        "full" takes rho products of `parameter_vjp` and rho - 1 with the adjoint of J, each at its own state;
-        "skipped" takes one product of `parameter_vjp`.
-
-        References
-        ----------
-        Wang & Ragni, *Approximate Fixed-Points in Recurrent Neural Networks*, section 3.2: "full" is FPI, "skipped"
-        FPI with the parameters of line 5 held fixed.
+        With the `propagation` "full" (default) all iterations are differentiated, by rho products of `parameter_vjp`
+        and rho - 1 with the adjoint of J: the gradient of what was computed, which for a causal network and rho >= T is
+        backpropagation through time. With "skipped" the last but one state is held constant, so that parameters act
+        through the last iteration alone: one product of `parameter_vjp`. In section 3.2 of Wang & Ragni, *Approximate
+        Fixed-Points in Recurrent Neural Networks*, this is FPI with the parameters of line 5 held fixed.
         """
         caller = "pull_back"
         if propagation not in (FULL, SKIPPED):

@@ -73,21 +73,10 @@ class LiftedMatrices:
 
     @quiet
     def pull_back_outputs(self, x: Array, g: Array) -> tuple[Array, Any]:
-        """Return the derivative of a loss with respect to C, given that with respect to the outputs C x, g.
+        """Return the derivatives of a loss by x and by C, given that by the outputs C x, g (batch, q) or (q,).
 
-        Parameters
-        ----------
-        x : Array of shape (batch, n) or (n,)
-            States.
-        g : Array of shape (batch, q) or (q,)
-            d loss / d (C x).
-
-        Returns
-        -------
-        cotangent : Array
-            C^T g, the derivative with respect to x, of the shape of x: what `pull_back` takes.
-        dC : Array or sparse matrix
-            The derivative with respect to C: the sum of g x^T over the batch, where C stores entries.
+        They are C^T g, of the shape of the states x: what `pull_back` takes; and the sum of g x^T over the batch, where
+        C stores entries.
         """
         self._check("pull_back_outputs", "x", x, 1)
         C = self._check("pull_back_outputs", "g", g, 0)
@@ -99,23 +88,8 @@ class LiftedMatrices:
     def weight_gradients(self, dA: Matrix, dB: Matrix, dC: Matrix) -> dict[str, Array]:
         """Return the gradients of the network's weights, from those of the matrices that contain them.
 
-        A weight's gradient is the sum of the matrices' gradients over its occurrences; other entries are ignored.
-
-        Parameters
-        ----------
-        dA, dB, dC : Array, sparse matrix or BlockBandedMatrix
-            Derivatives of a loss with respect to A, B and C: of `pull_back` and `pull_back_outputs`, or arrays of the
-            same shapes.
-
-        Returns
-        -------
-        dict of str to Array
-            By the names of `weights`, in their order.
-
-        Raises
-        ------
-        ValueError
-            If a shape is wrong.
+        A weight's gradient, by its name in `weights`, is the sum of the matrices' gradients over its occurrences; other
+        entries are ignored. These are of `pull_back` and `pull_back_outputs`, or arrays of the same shapes.
         """
         total = {name: array_namespace(value).zeros_like(column(value)) for name, value in self.weights.items()}
         for label, own, given, places in zip("ABC", self, (dA, dB, dC), self._places):

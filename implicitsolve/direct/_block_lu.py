@@ -83,7 +83,7 @@ class BlockLU(BlockSettings):
     ----------
     .. [1] G. H. Golub and C. F. Van Loan, "Matrix Computations", 4th ed., Johns Hopkins (2013), 4.5.
     .. [2] J. W. Demmel, N. J. Higham and R. S. Schreiber, "Stability of block LU factorization", Numer. Linear Algebra
-           Appl. 2 (1995) 173-190: the error is bounded by the blocks of U and the multipliers.
+           Appl. 2 (1995) 173-190.
 
     Examples
     --------
@@ -97,20 +97,10 @@ class BlockLU(BlockSettings):
     """
 
     def factor(self, A: BlockBandedMatrix, *, overwrite: bool = False) -> Factorization:
-        """Factor A.
+        """Factor A, one system or a batch: a status for each system, and no exception for a singular one.
 
-        Parameters
-        ----------
-        A : BlockBandedMatrix
-            One system or a batch.
-        overwrite : bool, optional
-            Whether the factors may take the place of A's blocks: A must not be used any more. Done by Numba for
-            "block"; not where "auto" pivots inside the blocks, and may need A again.
-
-        Returns
-        -------
-        Factorization
-            The inverse, with a status for each system. A singular matrix raises nothing.
+        With `overwrite` the factors may take the place of A's blocks, and A must not be used any more. Numba does so
+        for "block"; not where "auto" pivots inside the blocks, and may need A again.
         """
         check_matrix("BlockLU", A)
         if overwrite and self.refine:
@@ -239,21 +229,9 @@ class CyclicReduction(BlockSettings):
     Parameters
     ----------
     pivoting : {"auto", "block"}, optional
-        "block" exchanges rows inside diagonal blocks alone. "auto" (the default) factors systems again by `BlockLU`
-        with band pivoting where a block was singular or `growth` exceeds `growth_limit`.
-    refine : int, optional
-        Steps of iterative refinement in each solve. Default 0.
-    growth_limit : float, optional
-        For "auto"; see `BlockLU`. Default 16.
-    backend : {"auto", "numba", "cupy", "reference"}, optional
-        Kernels to use; see `BlockLU`.
-
-    Raises
-    ------
-    ValueError
-        If a setting is not usable.
-    BackendUnavailable
-        If a backend that was named is not installed.
+        As in `BlockLU`, which factors systems again with band pivoting where "auto" (the default) needs that.
+    refine, growth_limit, backend : int, float, str, optional
+        As in `BlockLU`; a backend "lapack" there is not.
 
     Notes
     -----

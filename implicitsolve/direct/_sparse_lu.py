@@ -140,12 +140,8 @@ class SparseLU(LinearMethod):
 
     Raises
     ------
-    BackendUnavailable
-        If the library of the engine is missing.
-    TypeError
-        From `factor`, if A is no sparse matrix, or is complex and the engine for real ones.
-    ValueError
-        If `engine` is none of these.
+    BackendUnavailable, TypeError
+        If the library of the engine is missing; from `factor`, if A is complex and the engine for real ones.
 
     References
     ----------

@@ -210,34 +210,16 @@ class BlockBandedMatrix(LinearOperator):
 
     @classmethod
     def from_dense(cls, A: Any, structure: BlockBanded) -> BlockBandedMatrix:
-        """Return the matrix with the entries of an array ``(*batch, N, N)``.
+        """Return the matrix with the entries of an array ``(*batch, N, N)``, whose blocks `structure` says.
 
-        Parameters
-        ----------
-        A : array_like
-            The matrix, or a batch of them.
-        structure : BlockBanded
-            Which blocks to store.
-
-        Raises
-        ------
-        ValueError
-            If the shape does not fit, or an entry outside the structure is not zero.
+        A ValueError says that the shape does not fit, or that an entry outside the structure is not zero.
         """
         return _matrix(storage.from_dense(as_inexact(A, "A"), structure), structure)
 
     def to_sparse(self, format: str = "bsr") -> Any:
         """Return one system's matrix as a SciPy sparse array with every block of the band, zero or not.
 
-        Parameters
-        ----------
-        format : {"bsr", "csr", "csc"}, optional
-            Default: "bsr", whose blocks are those of A.
-
-        Raises
-        ------
-        ValueError
-            If there is more than one system, or the format is another.
+        The `format` is "bsr" (default), "csr" or "csc". A ValueError says that there is more than one system.
         """
         return storage.to_sparse(self.blocks, self.structure, format)
 
@@ -250,17 +232,8 @@ class BlockBandedMatrix(LinearOperator):
     def from_banded(cls, l_and_u: tuple[int, int], ab: Any) -> BlockBandedMatrix:
         """Return the matrix given in LAPACK's band storage, with blocks of one entry.
 
-        Parameters
-        ----------
-        l_and_u : tuple of int
-            Diagonals below and above the main one, as in `scipy.linalg.solve_banded`.
-        ab : array_like
-            The band, ``(*batch, kl + ku + 1, N)``. Its unused corners are ignored.
-
-        Raises
-        ------
-        ValueError
-            If the shape does not fit.
+        As in `scipy.linalg.solve_banded`, `l_and_u` are the diagonals below and above the main one, and `ab` is the
+        band, ``(*batch, kl + ku + 1, N)``, whose unused corners are ignored. A ValueError says that that does not fit.
         """
         return _matrix(storage.from_banded(l_and_u, as_inexact(ab, "ab")), BlockBanded(*l_and_u))
 

@@ -14,20 +14,8 @@ from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array
 from implicitsolve.direct import BlockLU
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
-from implicitsolve.precondition._parts import (
-    Diagonals,
-    Preconditioner,
-    Split,
-    Triangle,
-    block_diagonals,
-    check_matrix,
-    finite,
-    inverses,
-    levels,
-    repeated,
-    row_scales,
-    rows_of,
-)
+from implicitsolve.precondition import _parts as parts
+from implicitsolve.precondition._parts import Diagonals, Preconditioner, Split, Triangle
 from implicitsolve.stopping import check_choice, check_flag, check_limit
 
 
@@ -38,10 +26,8 @@ class BlockJacobi(Preconditioner):
     Notes
     -----
     `build` inverts T blocks, 2 k^3 flops each, and keeps them: T k^2 numbers for each system. A product costs 2 T k^2
-    flops. Every block is independent of the others, which suits a GPU.
-
-    A diagonal block that has no finite inverse is replaced by the identity times the largest row sum of magnitudes in
-    its block row, so that the products of finite vectors stay finite.
+    flops. Every block is independent of the others, which suits a GPU. A diagonal block that has no finite inverse is
+    replaced by the identity times the largest row sum of magnitudes in its block row: products stay finite.
 
     Examples
     --------
@@ -54,8 +40,8 @@ class BlockJacobi(Preconditioner):
 
     def build(self, A: BlockBandedMatrix) -> LinearOperator:
         """Return D^-1 for each system of A."""
-        check_matrix(self, A)
-        return repeated(A, jacobi_split(A))
+        parts.check_matrix(self, A)
+        return parts.repeated(A, jacobi_split(A))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,15 +88,15 @@ class Neumann(Preconditioner):
 
     def build(self, A: BlockBandedMatrix) -> LinearOperator:
         """Return the truncated series for each system of A."""
-        check_matrix(self, A)
-        return repeated(A, jacobi_split(A) if self.scaled else Split(None), self.order + 1)
+        parts.check_matrix(self, A)
+        return parts.repeated(A, jacobi_split(A) if self.scaled else Split(None), self.order + 1)
 
 
 def jacobi_split(A: BlockBandedMatrix) -> Split:
     """D^-1 of the systems of a flattened batch."""
     xp = array_namespace(A.blocks)
     diagonal = xp.reshape(A.diagonal, (math.prod(A.batch_shape), *A.diagonal.shape[-3:]))
-    return Split(inverses(diagonal, lambda: row_scales(block_diagonals(A), A.length)))
+    return Split(parts.inverses(diagonal, lambda: parts.row_scales(parts.block_diagonals(A), A.length)))
 
 
 ORDERS = ("forward", "backward", "symmetric")
@@ -141,10 +127,8 @@ class BlockGaussSeidel(Preconditioner):
 
     The blocks are solved for one after another. On NumPy arrays LAPACK's or SuperLU's triangular solves do that, in
     other libraries a loop over those blocks that do not wait for each other: T steps for a band, slow on a GPU.
-    In a circle the corners are part of L and U.
-
-    A diagonal block that has no finite inverse is replaced by the identity times the largest row sum of magnitudes in
-    its block row, and entries of D^-1 L that are not finite are left out: the products of finite vectors stay finite.
+    In a circle the corners are part of L and U. Diagonal blocks without a finite inverse are treated as by
+    `BlockJacobi`, and entries of D^-1 L that are not finite are left out.
 
     References
     ----------
@@ -168,12 +152,12 @@ class BlockGaussSeidel(Preconditioner):
 
     def build(self, A: BlockBandedMatrix) -> LinearOperator:
         """Return the sweeps for each system of A."""
-        check_matrix(self, A)
-        diagonals, length = block_diagonals(A), A.length
-        D_inverse = inverses(diagonals[0], lambda: row_scales(diagonals, length))
+        parts.check_matrix(self, A)
+        diagonals, length = parts.block_diagonals(A), A.length
+        D_inverse = parts.inverses(diagonals[0], lambda: parts.row_scales(diagonals, length))
         lower = None if self.order == "backward" else triangle(diagonals, D_inverse, length, below=True)
         upper = None if self.order == "forward" else triangle(diagonals, D_inverse, length, below=False)
-        return repeated(A, Split(D_inverse, lower, upper), self.sweeps)
+        return parts.repeated(A, Split(D_inverse, lower, upper), self.sweeps)
 
 
 def triangle(diagonals: Diagonals, D_inverse: Array, length: int, *, below: bool) -> Triangle:
@@ -182,9 +166,9 @@ def triangle(diagonals: Diagonals, D_inverse: Array, length: int, *, below: bool
     for d, blocks in diagonals.items():
         with np.errstate(all="ignore"):
             if below and d < 0:
-                scaled[d] = finite(blocks @ D_inverse[:, : length + d, :, :])
+                scaled[d] = parts.finite(blocks @ D_inverse[:, : length + d, :, :])
             elif not below and d > 0:
-                scaled[d] = finite(D_inverse[:, : length - d, :, :] @ blocks)
+                scaled[d] = parts.finite(D_inverse[:, : length - d, :, :] @ blocks)
     b, T, k = D_inverse.shape[:3]
     return Triangle(scaled, (b, T, k))
 
@@ -207,8 +191,8 @@ class BlockILU(Preconditioner):
     one with the nonzero blocks of A: by SuperLU's or LAPACK's triangular solves on NumPy arrays (0.2 ms for 6400 points
     of a five-point stencil, where the product with A takes 0.02 ms), in as many steps elsewhere.
 
-    A pivot block that has no finite inverse is replaced by the identity times the largest row sum of magnitudes in its
-    block row of A, and entries of the factors that are not finite are left out.
+    Pivot blocks without a finite inverse are treated as by `BlockJacobi`, and entries of the factors that are not
+    finite are left out.
 
     References
     ----------
@@ -233,15 +217,15 @@ class BlockILU(Preconditioner):
 
     def build(self, A: BlockBandedMatrix) -> LinearOperator:
         """Return the inverse of the incomplete factorization of each system of A."""
-        check_matrix(self, A)
-        diagonals = block_diagonals(A)
+        parts.check_matrix(self, A)
+        diagonals = parts.block_diagonals(A)
         lower, upper = -min(diagonals), max(diagonals)
         if not A.periodic and _has_no_gaps(diagonals, lower, upper):
             kept = A.blocks[..., A.lower - lower : A.lower + upper + 1, :, :]
             exact = BlockLU().factor(BlockBandedMatrix(kept, lower=lower, upper=upper))
             if np.all(np.asarray(exact.singular_block) < 0):
                 return exact
-        return repeated(A, _incomplete(diagonals, A.length))
+        return parts.repeated(A, _incomplete(diagonals, A.length))
 
 
 def _has_no_gaps(diagonals: Diagonals, lower: int, upper: int) -> bool:
@@ -256,7 +240,7 @@ def _has_no_gaps(diagonals: Diagonals, lower: int, upper: int) -> bool:
 def _incomplete(diagonals: Diagonals, length: int) -> Split:
     """ILU(0), row after row (Saad, algorithm 10.4), all rows at once that do not wait for each other."""
     xp = array_namespace(diagonals[0])
-    scales = functools.cache(lambda: xp.permute_dims(row_scales(diagonals, length), (1, 0)))
+    scales = functools.cache(lambda: xp.permute_dims(parts.row_scales(diagonals, length), (1, 0)))
 
     def scale_of(rows: Any) -> Array:
         return gather(scales(), rows)
@@ -267,22 +251,22 @@ def _incomplete(diagonals: Diagonals, length: int) -> Split:
     exists = {d: to_host(xp.any(pattern[d], axis=(1, 2, 3))) for d in W if d < 0}
     D_inverse = xp.zeros_like(W[0])
     below, above = [d for d in W if d < 0], [d for d in W if d > 0]
-    for rows in levels({d: exists[d][-d:] for d in below}, length):
+    for rows in parts.levels({d: exists[d][-d:] for d in below}, length):
         for d in below:
             at = rows[exists[d][rows]]
             if not at.size:
                 continue
             with np.errstate(all="ignore"):
-                multiplier = finite(gather(W[d], at) @ gather(D_inverse, at + d))
+                multiplier = parts.finite(gather(W[d], at) @ gather(D_inverse, at + d))
                 scatter(W[d], at, multiplier)
                 for e in (e for e in above if d + e in W):
                     update = xp.where(gather(pattern[d + e], at), multiplier @ gather(W[e], at + d), 0.0)
                     scatter(W[d + e], at, gather(W[d + e], at) - update)
-        scatter(D_inverse, rows, inverses(gather(W[0], rows), functools.partial(scale_of, rows)))
+        scatter(D_inverse, rows, parts.inverses(gather(W[0], rows), functools.partial(scale_of, rows)))
     shape = (D_inverse.shape[1], length, D_inverse.shape[-1])
     with np.errstate(all="ignore"):
         lower = {d: _trim(W[d], d, length) for d in below}
-        upper = {d: _trim(finite(D_inverse @ W[d]), d, length) for d in above}
+        upper = {d: _trim(parts.finite(D_inverse @ W[d]), d, length) for d in above}
     return Split(xp.permute_dims(D_inverse, (1, 0, 2, 3)), Triangle(lower, shape), Triangle(upper, shape))
 
 
@@ -290,9 +274,9 @@ def _pad(blocks: Array, d: int, length: int) -> Array:
     xp = array_namespace(blocks)
     size, _, k = blocks.shape[:3]
     padded = xp.zeros((length, size, k, k), dtype=blocks.dtype, device=blocks.device)
-    padded[rows_of(d, length), ...] = xp.permute_dims(blocks, (1, 0, 2, 3))
+    padded[parts.rows_of(d, length), ...] = xp.permute_dims(blocks, (1, 0, 2, 3))
     return padded
 
 
 def _trim(padded: Array, d: int, length: int) -> Array:
-    return array_namespace(padded).permute_dims(padded[rows_of(d, length), ...], (1, 0, 2, 3))
+    return array_namespace(padded).permute_dims(padded[parts.rows_of(d, length), ...], (1, 0, 2, 3))

@@ -37,13 +37,6 @@ class ILU(Preconditioner):
         Largest number of entries of the factors, over that of A, at least 1: nothing else limits a factorization's
         time. Default 4.
 
-    Raises
-    ------
-    TypeError
-        From `build`, if `A` is not sparse or block banded.
-    ValueError
-        If a setting is out of its range.
-
     Notes
     -----
     A product costs two flops per entry of the factors. Systems of a batch are factorized one after the other, on the
@@ -117,12 +110,9 @@ class AMG(Preconditioner):
 
     Raises
     ------
-    BackendUnavailable
-        From `build`, if pyamg is missing.
-    TypeError
-        From `build`, if `A` is not sparse or block banded, or complex with "classical" coarsening.
-    ValueError
-        If a setting is out of its range, or the unknowns of A are not a multiple of `fields`.
+    BackendUnavailable, TypeError, ValueError
+        From `build`, if pyamg is missing, `A` is complex with "classical" coarsening, or its unknowns are not a
+        multiple of `fields`.
 
     Notes
     -----
