@@ -181,10 +181,6 @@ class Rows(ByFields):
         return np.cumsum(self.strides) - self.strides
 
     @property
-    def last(self) -> Indices:
-        return self.first + self.lengths - 1
-
-    @property
     def spare_row(self) -> int:
         """A row that holds no position: where there is one, the last separator."""
         return self.body - int(self.strides[-1] > self.lengths[-1])
