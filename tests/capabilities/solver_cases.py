@@ -187,6 +187,11 @@ def expand(on: Library) -> Outcome:
     yield ims.elimination.expand(layer, ims.root(ims.elimination.even_odd(layer), stop=on.stop).x)
 
 
+def nested(on: Library) -> Outcome:
+    parts = ims.drivers.Nested(lambda x: x**3 + x - 0.5 * x[::-1] - 1, [[0, 1]], Chain(on).x0)
+    return [on.array(parts.expand(ims.root(parts.problem, stop=on.stop).x))]
+
+
 def race(on: Library) -> Outcome:
     chain = Chain(on)
     result = ims.drivers.race(chain.problem("jvp"), [chain.x0, chain.x0 + 0.1], stop=on.stop)
@@ -291,6 +296,7 @@ CASES: dict[str, Case] = {
     "derivatives.jacobian_penalty": jacobian_penalty,
     "elimination.even_odd": even_odd,
     "elimination.expand": expand,
+    "drivers.Nested": nested,
     "drivers.race": race,
     "drivers.solve_stream": solve_stream,
     "drivers.stream_gradients": stream_gradients,

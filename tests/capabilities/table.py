@@ -61,6 +61,7 @@ TABLE: dict[str, dict[str, Row]] = {
         "branches.further_solutions": Row(cupy=ON_HOST, torch=ON_HOST, complex=ON_HOST),
         "elimination.even_odd": Row(numba=KERNELS, complex=REAL),
         "elimination.expand": Row(numba=KERNELS, complex=REAL),
+        "drivers.Nested": Row(cupy=ON_HOST, torch=ON_HOST),
         "drivers.race": Row(numba=KERNELS),
         "drivers.solve_stream": Row(numba=KERNELS),
         "drivers.stream_gradients": Row(numba=KERNELS),
