@@ -107,7 +107,7 @@ def _walks(stored: dict[str, Any]) -> Expected:
         a, b, c = (
             _of(rows, n=n) for rows in (*trained.values(), _of(work, weights="first", solver="published", against="n"))
         )
-        keys = ("forward seconds", "most steps", "most inner iterations", "unsolved")
+        keys = ("forward seconds", "most steps", "mean steps", "most inner iterations", "unsolved")
         ours = (mean(row[key] for row in b) for key in ("forward seconds", "unsolved"))
         cells = (
             (mean(row[key] for row in a) for key in keys),

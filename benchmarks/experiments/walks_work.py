@@ -63,7 +63,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     rows: list[dict[str, Any]] = []
-    for path in options.load:
+    paths, options.load = options.load, [path.name for path in options.load]
+    for path in paths:
         state = torch.load(path, weights_only=False)
         settings, weights = state["settings"], state["best"]["parameters"]
         k = weights["hs"].numel()
