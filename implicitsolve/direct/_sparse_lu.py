@@ -26,9 +26,8 @@ WIDEST_BAND = 24  # diagonals on one side up to which LAPACK's band was faster t
 LENGTH_PER_WIDTH = 8  # blocks of that size that a band must be long
 MATCHED = 0.5  # part of the entries (i, j) with an entry (j, i) from which on A + A^T is ordered, not A^T A
 LARGEST_RESIDUAL = 1e-9  # ||b - A x|| over ||A|| ||x|| + ||b||, from which on a factorization is done again
-ENVELOPE = 1.5  # largest half bandwidth over the mean in planes and cubes: by the largest meshes took 1.2 to 1.7 times
-ENTRIES_PER_ROW = 0.5  # of the factors, over the width: 0.4 to 0.7 in the plane and in the cube
-CUBES, LINES, EACH = 1.5, 12.0, 40.0  # 1.5 w^3 + 12 N w + 40 nnz: planes, tori, cubes, within a factor of 2
+ENTRIES_PER_ROW = 0.75  # of the factors, over the mean half bandwidth w: 0.6 to 1.1 in the plane and in the cube
+CUBES, LINES, EACH = 5.0, 18.0, 40.0  # 5 w^3 + 18 N w + 40 nnz: planes, tori, cubes, within a factor of 2
 BYTES_PER_ENTRY = 12  # a number and an index
 DENSE = 0.25  # part of all entries from which on LAPACK's LU of the whole array is faster than SuperLU
 SPREAD = 10.0  # of the largest entries of rows, or of columns, above which they are scaled, as by LAPACK's `gesvx`
@@ -39,7 +38,6 @@ DIRECT_LIMIT = 3e4  # nanoseconds an unknown up to which kept factors were not s
 class FillEstimate:
     """What a sparse LU factorization will take, guessed from the pattern alone."""
 
-    width: int  # usual half bandwidth after reverse Cuthill-McKee: about the size of a separator
     entries: float  # of both factors
     operations: float  # nanoseconds that they take, about
     prefers_direct: bool  # whether the factorization is cheap enough not to be avoided
@@ -84,11 +82,11 @@ class SparsePlan:
             self.places: HostArray = lower + upper + rows - columns + columns * (2 * lower + upper + 1)
         first = np.arange(n)
         np.minimum.at(first, np.maximum(rows, columns), np.minimum(rows, columns))
-        usual = ENVELOPE * float(np.mean(np.arange(n) - first))
+        usual = float(np.mean(np.arange(n) - first))  # half bandwidth, about the size of a separator
         operations = CUBES * usual**3 + LINES * n * usual + EACH * structure.nnz
         entries = ENTRIES_PER_ROW * n * usual
         is_cheap = self.is_direct or operations <= DIRECT_LIMIT * n
-        self.fill: FillEstimate = FillEstimate(int(usual), entries, operations, is_cheap)
+        self.fill: FillEstimate = FillEstimate(entries, operations, is_cheap)
         self.known: Elimination | None = None  # that of the first factorization
         self.pivots: bool = False  # whether pivots on the diagonal are too small, or were once
 

@@ -53,6 +53,8 @@ class Assembler:
     a second difference: Newton's method checks them by its step.
     """
 
+    is_current = True  # J is that at x
+
     def __init__(
         self,
         evaluator: Evaluator,

@@ -187,7 +187,7 @@ class BlockLoop(IterationLoop[BlockState]):
         idle = np.flatnonzero(fresh & (found.length == 1.0) & ~has_halved(found.norms, previous))
         if idle.size:
             failed[idle[self._is_rounding(idle)]] = STAGNATED
-        return failed
+        return failed if self.assembler.is_current else np.full(fresh.size, RUNNING)
 
     def _factorize(self, fresh: HostArray) -> None:
         self.state.updates.reset(fresh)

@@ -90,7 +90,7 @@ class OneFactoredSystem(OneInvertedSystem):
         is_slow = is_fresh and length > 0 and not has_halved(norm, previous)
         if is_slow and length == 1 and self._is_rounding():
             failed = STAGNATED
-        self._update_status(moved, is_slow=is_slow, failed=failed)
+        self._update_status(moved, is_slow=is_slow, failed=failed if self.assembler.is_current else RUNNING)
         self._age(is_fresh, self.progress.ratio(norm, previous) if length else math.inf)
         if not self.is_stale:
             self.updates.step(moved, direction, length, square)
@@ -190,7 +190,8 @@ class OneFactoredSystem(OneInvertedSystem):
         blocks = None if differences is None else differences.taken(self.x, self.F, self.norm)
         if differences is None or blocks is None:
             J, known = self.assembler.assemble(self.evaluator, self.x[None], self.F[None]), self.units
-            self._note_units(J)
+            if self.assembler.is_current:
+                self._note_units(J)
             if isinstance(self.assembler, SparseAssembler):
                 self.assembler.units = self.units
                 if known is None and self.units is not None:  # in these units lengths of differences may be others

@@ -57,19 +57,21 @@ class OtherVariables(NonlinearMethod):
         stop = context.stop
         if stop.judges_x:
             stop = replace(stop, xtol=stop.error_limit(float(np.finfo(like.dtype).eps)) / self.precision)
-        own, known = SolveMemory(declared=structure), SolveMemory(detection=context.memory.detection)
+        found = context.memory.detection  # of which only a pattern is the same in other variables
+        own = SolveMemory(declared=structure)
+        known = SolveMemory(detection=None if found is None or found.structure is None else found)
         watch = variables.monitor(context.monitor)
         settings = replace(context, evaluator=inner, stop=stop, monitor=watch, memory=own, previous=known)
         fresh = np.zeros_like(start.charged)  # the budget of another system
-        found = self.method.solve(replace(settings, share=1.0), replace(start, start=first, x=x, charged=fresh), rows)
-        error = self.error(found.x, found.error)
-        x = whole.flatten(variables.back(inner.unflatten(found.x)))
+        end = self.method.solve(replace(settings, share=1.0), replace(start, start=first, x=x, charged=fresh), rows)
+        error = self.error(end.x, end.error)
+        x = whole.flatten(variables.back(inner.unflatten(end.x)))
         others: HostArray = np.ones(len(x), dtype=bool)
         others[slice(None) if rows is None else rows] = False
         x[others], error[others] = start.x[others], start.error[others]
         if not self.takes_all:
-            found.norm[~others & (found.status != Status.CONVERGED)] = np.inf
-        return replace(found, start=start.start, x=x, error=error, charged=start.charged)
+            end.norm[~others & (end.status != Status.CONVERGED)] = np.inf
+        return replace(end, start=start.start, x=x, error=error, charged=start.charged)
 
 
 @dataclass(frozen=True, kw_only=True)

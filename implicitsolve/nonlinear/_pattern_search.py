@@ -190,7 +190,8 @@ class SparseJacobians(JacobianAssembler):
         (first, self._first), norms = (self._first, None), norm2(F)
         is_slow = bool((norms > DIGIT * self._norms[evaluator.rows]).any())
         self._norms[evaluator.rows] = norms
-        if first is not None and first.shape[0] == x.shape[0]:
+        self.is_current = first is None or first.shape[0] != x.shape[0]
+        if not self.is_current:
             return SparseMatrix(from_host(first, x), self._found.structure)  # type: ignore[arg-type]
         J = self.assembler.assemble(evaluator, x, F)
         is_new, self._is_new = self._is_new, False

@@ -267,6 +267,7 @@ class JacobianAssembler(Protocol):
     """
 
     sensitivity: HostArray
+    is_current: bool = True  # whether the last J is that at x: a search for its pattern has another near x
 
     @property
     def cost(self) -> int: ...  # products, or residuals, that one assembly takes

@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse
 
 import implicitsolve as ims
+from benchmarks.sparse_problems import awkward
 
 
 def scaled_system(seed, is_linear):
@@ -211,3 +212,13 @@ def test_units_were_tried_again_though_steps_with_the_given_jacobian_do_not_depe
     assert not result.success
     assert result.retries
     assert not any("units" in retry.method for retry in result.retries)
+
+
+@pytest.mark.parametrize("guess", ["zero", "sizes"])
+def test_sparse_systems_in_units_of_ten_decades_were_given_up(guess, rng):
+    problem = awkward.heterogeneous(24) if guess == "zero" else awkward.gas_network(400)
+    units, rows = (10.0 ** rng.uniform(-5, 5, problem.x0.shape) for _ in range(2))
+    result = ims.root(lambda x: rows * problem.residual(x / units), units * problem.x0)
+    assert result.success
+    assert result.counts.residuals < 1000
+    assert np.abs(problem.residual(result.x / units)).max() < 1e-6 * np.abs(problem.residual(problem.x0)).max()
