@@ -44,7 +44,7 @@ class Probe:
 
     `scale` are sizes of the unknowns, by default |x|, at least the root mean square of its system, and 1 where x is
     zero; ``inward(x, h)`` returns displacements as long as h that stay within the bounds of x. `x` and `F` become the
-    generic point and the residual there, if `is_finite`; of the displacements, ``(x + h) - x`` is h without rounding.
+    generic point and the residual there; ``(x + h) - x`` is h without rounding.
     """
 
     def __init__(
@@ -145,13 +145,10 @@ class Entries:
 def bisect(probe: Probe, only: HostArray) -> Entries:
     """Find the entries in some rows of the Jacobian of a residual that is local, bit for bit.
 
-    Groups of neighboring columns are halved, round by round; known is for each group which rows may depend on it, and
-    mostly F in these where it alone was displaced. The first halves of groups without a common row are displaced
-    together. A row that stays as it was depends on the second half only; one that becomes, bit for bit, what it was
-    with the whole group displaced, on the first only; for others the second halves are displaced too. Colors are
-    limited: without order in the numbering a row that changes may depend on either of two groups, until a later round
-    shows. What remains in doubt at single columns has no value (NaN). Rows that depend on all of many groups, where few
-    do, are full. BudgetSpentError is raised once the budget cannot suffice.
+    Groups of neighboring columns are halved, round by round. First halves without a common row are displaced together:
+    a row that stays as it was depends on the second half only; one that becomes, bit for bit, what it was with the
+    whole group displaced, on the first only. Colors are limited: a row may depend on either of two groups, until a
+    later round shows. What remains in doubt at single columns is NaN; rows that depend on all of many groups are full.
     """
     n = probe.size
     wanted = np.isin(np.arange(n), only)

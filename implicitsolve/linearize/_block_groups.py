@@ -60,12 +60,10 @@ class Groups:
     def place(
         self, blocks: Array, changes: Array, per_length: Array, weights: Array, checked: Array, tolerance: float
     ) -> bool:
-        """Write all blocks of a Jacobian from differences along the groups, and return whether one more confirms them.
+        """Write blocks (b, T, m, k, k) from differences along the groups; whether one more confirms them.
 
-        `changes` (groups, b, T, k) are how F changed as the unknowns of a group did, `per_length` (b, T, k) one over
-        how much these did. `checked` (b, T, k) is how F changed as all unknowns did, times `weights` (T, k); its
-        distance to the prediction of the groups, over the sum of their magnitudes, is rounding and curvature up to
-        `tolerance`. `blocks` (b, T, m, k, k) are zero outside the matrix.
+        `changes` (groups, b, T, k) are how F changed as the unknowns of a group did, by one over `per_length`
+        (b, T, k); `checked` (b, T, k) is how it changed as all did, times `weights` (T, k).
         """
         xp = array_namespace(blocks)
         T, m = blocks.shape[1:3]

@@ -74,11 +74,9 @@ def _has_image(structure: Sparse, full: HostArray) -> HostArray:
 def lattice_colors(structure: Sparse, least: int) -> HostArray | None:
     """Colors that repeat on a grid like the cosets of a lattice: the fewest, from `least` on, or None.
 
-    Columns are numbered by the place in a line, the line and the plane of a grid, whose lengths follow from the offsets
-    that many columns have. The lattices of index p have p cosets each, such as (j + 2 j1) mod 5 for a five-point
-    stencil. The first one is taken that gives the entries of a row different colors, for every kind of row: in the
-    inside, at an end, at the seam of a ring. If there is none, that with the fewest conflicts is taken, and the columns
-    concerned are colored one by one.
+    Columns are numbered by their place on a grid, whose lines are as long as offsets show that many columns have. The
+    lattices of index p have p cosets, such as (j + 2 j1) mod 5 for a five-point stencil. The first without conflicts
+    in any kind of row, inside or at an end, is taken; else that with fewest, whose columns are colored one by one.
     """
     n = structure.unknowns
     if not structure.nnz or n <= least:

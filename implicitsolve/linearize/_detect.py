@@ -20,7 +20,7 @@ from implicitsolve.linearize._diagonals import (
     dense_columns,
     verify,
 )
-from implicitsolve.linearize._group_sums import FEW, FEW_OPEN, LENGTH, GroupSums, group_sums_cost
+from implicitsolve.linearize._group_sums import FEW, FEW_OPEN, FIXED, FOR_ENTRY, LENGTH, GroupSums
 from implicitsolve.linearize._shifts import shift_kernels
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure import Detection, Outcome
@@ -60,11 +60,9 @@ def detect(
     which differences along the colors of their pattern verify; other patterns are found by halving groups of columns.
     At the end J d is compared with the change of F along a random d.
 
-    All systems of a batch x (B, N) are displaced at once and have one pattern. The search runs on the host: from and to
-    a device each evaluation copies its point and F. `shape` are the axes of one system's unknowns, which show fields,
-    and grids that are closed to a ring; `scale` and `inward` are those of `Probe`, and `first` is F(x)
-    if it is known. Patterns without diagonals, which take between 50 and several hundred evaluations, are sought if
-    `bisection`, and nothing else if it is "only".
+    All systems of a batch x (B, N) are displaced at once and have one pattern. The search runs on the host. `shape` are
+    the axes of one system's unknowns, `scale` and `inward` those of `Probe`, and `first` is F(x) if it is known.
+    Patterns without diagonals are sought if `bisection`, and nothing else if it is "only".
     """
     n = x.shape[1]
     if n < LEAST_UNKNOWNS:
@@ -153,7 +151,7 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
     if bisection:
         entries, unexplained = _by_groups(probe)
         return _mend(probe, entries, unexplained, Outcome.BISECTION, partial(_by_groups, probe))[0]
-    likely = group_sums_cost(diagonals.row_entries)
+    likely = FIXED + FOR_ENTRY * diagonals.row_entries
     return Detection(how=Outcome.IRREGULAR, evaluations=probe.evaluations, unknowns=probe.size, likely=likely)
 
 

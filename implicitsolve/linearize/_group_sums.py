@@ -48,11 +48,6 @@ class Round:
         return np.concatenate([mine * weight.real[columns][:, None] for weight in self.weights], axis=1)
 
 
-def group_sums_cost(row_entries: float) -> float:
-    """Evaluations that the search will likely take, with differences along the colors at its end."""
-    return FIXED + FOR_ENTRY * row_entries
-
-
 class GroupSums:
     """Entries of J in some rows, from sums over groups of columns.
 
@@ -63,9 +58,8 @@ class GroupSums:
     Of other rows the mirror images of entries in known rows are tried, as most patterns are nearly symmetric, and pairs
     of columns that share all groups.
 
-    Three or four rounds of as many groups as a row has entries decode nearly all rows, however many there are: that is
-    6 to 8 evaluations for each entry of a row. Rows stay open where F is curved, or kinked, within a millionth of x.
-    Full rows are among these. Such sums are those of sparse Fourier transforms [1]_.
+    Three or four rounds of as many groups as a row has entries decode nearly all rows, however many there are. Rows
+    stay open where F is curved within a millionth of x, and full ones. Sparse Fourier transforms use such sums [1]_.
 
     References
     ----------
@@ -347,7 +341,7 @@ def _medians(keys: HostArray, values: HostArray) -> tuple[HostArray, HostArray, 
 
 
 def distinct(*parts: Keys) -> Keys:
-    """All keys, each once, in order: by sorting, of which `np.unique` takes three times the time."""
+    """All keys, each once, in order: `np.unique` takes three times as long."""
     keys = np.sort(np.concatenate(parts))
     return keys[np.append(True, keys[1:] != keys[:-1])[: keys.size]]
 

@@ -147,10 +147,8 @@ def _holds(context: SolveContext, x: Array) -> bool:
 class SparseJacobians(JacobianAssembler):
     """The assembler of `BlockLoop` for a sparsity pattern, which evidence against it may widen.
 
-    J d is compared with the change of F along a random d: after the first assembly by a declared pattern, or one of an
-    earlier solve, and by a detected one where the last J gained no digit, or assemblies show entries outside. Where
-    they differ the pattern is extended, by `budget` evaluations at most; a declared one, for which there are none, is
-    kept with a warning.
+    J d is compared with the change of F along a random d, as `SparseNewton` says. Where they differ the pattern is
+    extended, by `budget` evaluations at most; a declared one, for which there are none, is kept with a warning.
     """
 
     def __init__(
