@@ -128,7 +128,7 @@ class Meter:
 
         take: Any = problem.take
         seen = replace(halves, eliminated=counted(halves.eliminated), kept=counted(halves.kept), pull=pull)
-        return replace(problem, halves=seen, take=lambda rows: self.of(take(rows)), astype=None)
+        return replace(problem, halves=seen, take=lambda rows: self.of(take(rows)))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from implicitsolve.structure import BlockBanded, Grid, Halves, Sparse
 from implicitsolve.structure._block_banded import coloring
 from implicitsolve.structure._names import labels_of
 
-FUNCTIONS = "jvp", "jvps", "vjp", "jac", "linearize", "blocks", "take", "initial_guess", "substitute", "astype"
+FUNCTIONS = "jvp", "jvps", "vjp", "jac", "linearize", "blocks", "take", "initial_guess", "substitute"
 OF_PARAMETERS = "parameter_jvp", "parameter_vjp"
 MOST_PRODUCTS = 64  # of one assembly, for which direct solves are the first choice
 LARGEST_BLOCK = 64  # the same, of a block that is factorized
@@ -107,9 +107,6 @@ class Problem(ChecksKeywords, Representation):
         The two halves of a system x = F(x) whose blocks couple to their nearest neighbours only: see `even_odd`.
     substitute : callable, optional
         ``substitute()`` returns the solution of a causal system, found block by block in one sweep.
-    astype : callable, optional
-        ``astype(dtype)`` returns the problem in another precision, on states of that dtype: while a float64 residual is
-        still large, float32 makes as much progress in half the time.
     rejects : exception class or tuple of them, optional
         What `residual` or `linearize` raises outside of its domain, such as ValueError of a property package. A trial
         point at which it does is rejected like one where F is NaN, and the step shortened (all trial points of the
@@ -164,7 +161,6 @@ class Problem(ChecksKeywords, Representation):
     fixed_point: bool = field(default=False, kw_only=True)
     halves: Halves | None = field(default=None, kw_only=True, repr=False)
     substitute: Callable[[], Array] | None = field(default=None, kw_only=True)
-    astype: Callable[[Any], Problem] | None = field(default=None, kw_only=True)
     rejects: tuple[type[Exception], ...] | type[Exception] = field(default=(), kw_only=True)
     pure: bool = field(default=False, kw_only=True)
     name: str = field(default="", kw_only=True)

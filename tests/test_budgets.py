@@ -48,7 +48,7 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
         "block-newton",
     ),
     "sizes from J": (Problem(steep, x_scale="auto", f_scale="auto"), np.zeros(40), "auto"),
-    "two precisions and halves": (gru_layer(), None, "auto"),
+    "halves": (gru_layer(), None, "auto"),
 }
 
 

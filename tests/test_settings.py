@@ -11,13 +11,12 @@ import pytest
 
 import implicitsolve as ims
 from implicitsolve.nonlinear import Auto
-from implicitsolve.nonlinear._mixed_precision import MixedPrecision
 from implicitsolve.nonlinear._state import SystemArrays
 
 NAMES = [getattr(ims, name) for name in ims.__all__] + [
     getattr(ims.precondition, name) for name in ims.precondition.__all__
 ]
-VALUES = [value for value in [*NAMES, Auto, MixedPrecision] if is_dataclass(value)]
+VALUES = [value for value in [*NAMES, Auto] if is_dataclass(value)]
 # What has an obvious order of arguments, as a structure and a problem have.
 BY_POSITION = {"BlockBanded": ["lower", "upper", "block_size"], "Grid": ["shape"], "Problem": ["residual"]}
 

@@ -15,7 +15,7 @@ from implicitsolve._arrays.host import from_host, gather, keep_heap
 from implicitsolve._arrays.namespace import array_namespace, copy_array
 from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._cell import Cell
-from implicitsolve.adapters._common import ByFields, DType, Lengths, check_array, check_lengths, quiet, zeros
+from implicitsolve.adapters._common import ByFields, Lengths, check_array, check_lengths, quiet, zeros
 from implicitsolve.adapters._gradients import Boundaries, Boundary, Gradients, Pair, Sent, direction, jacobian, one_step
 from implicitsolve.adapters._rows import Rows, stepwise, sweep, sweep_residual
 from implicitsolve.adapters._transition import Derivative, Map, Transition, difference
@@ -114,7 +114,6 @@ class Layer(ByFields):
             fixed_point=True,
             halves=self.halves() if offsets == (-1, 1) else None,
             substitute=self.substitute if self.direction else None,
-            astype=self.astype,
             pure=True,
             name=self.cell.name,
         )
@@ -233,11 +232,6 @@ class Layer(ByFields):
         own = self.boundaries.own | {"inputs"}  # what each sequence has for itself
         parameters = self.parameters | {name: gather(self.parameters[name], indices) for name in own}
         return Layer(parameters, self.boundaries, self.transition.take(indices)).problem()
-
-    def astype(self, dtype: DType) -> Problem:
-        xp = array_namespace(self.inputs)
-        parameters = {name: xp.astype(value, dtype) for name, value in self.parameters.items()}
-        return Layer(parameters, self.boundaries, self.transition.astype(dtype)).problem()
 
     def initial_guess(self, kind: str, rng: np.random.Generator | None = None) -> Array:
         """A start of `adapters.initial_guess`; "default" is "one-step", and zeros where that would be the solution."""

@@ -156,13 +156,6 @@ class Transition(ByFields):
         part, present = self.map.take(indices, self.x[0])
         return Transition(self.cell, part, *self._rows(xp, present))
 
-    def astype(self, dtype: DType) -> Transition:
-        xp = array_namespace(self.x[0])
-        x = tuple(xp.astype(block, dtype) for block in self.x)
-        edges = tuple(None if edge is None else xp.astype(edge, dtype) for edge in self.edges)
-        inputs = xp.astype(self.inputs, dtype)
-        return replace(self, cell=self.cell.astype(dtype), inputs=inputs, x=x, edges=edges)
-
     def halves(self) -> tuple[Transition, Transition]:
         """Even and odd positions, each as a function of the others, for neighbours at -1 and +1."""
         like = self.x[0]

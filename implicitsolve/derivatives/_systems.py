@@ -21,7 +21,6 @@ from implicitsolve.krylov._recycling import BASIS_MEMORY
 from implicitsolve.linearize._block_groups import weights
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._direction import normalize, restored
-from implicitsolve.nonlinear._mixed_precision import LEAST_BLOCK
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import guarded
 from implicitsolve.problem import Problem
@@ -91,6 +90,7 @@ class TangentResult(Derivative):
 
 LONGEST = 200  # vectors of the default Krylov space of one system
 ROUNDS = 4  # Krylov solves, each followed by a product that measures the residual
+LEAST_BLOCK = 64  # unknowns in a block from which on products in float32 take half the time
 LEAST_SINGLE = 5e-7  # of ||b||, to which float32 solves: 4 units of roundoff
 DROWNED = 0.05  # bound of the errors of differences over ||b||; those measured are a sixth of it
 CAREFUL = 0.5  # fraction of the target of a further solve, after rounding errors made a recurrence too optimistic

@@ -138,7 +138,6 @@ class EvenOdd:
             take=None if whole.take is None else self.take,
             initial_guess=None if whole.initial_guess is None else self.initial_guess,
             fixed_point=True,
-            astype=None if whole.astype is None else self.astype,
             pure=whole.pure,
             name=f"even_odd({whole.name})",
         )
@@ -177,9 +176,6 @@ class EvenOdd:
         systems = indices if self.systems is None else self.systems[indices]
         length = self.length if self.axis == 1 else 0
         return EvenOdd(self.whole.take(indices), length, self.latest, systems).problem  # type: ignore[misc]
-
-    def astype(self, dtype: DType) -> Problem:
-        return even_odd(self.whole.astype(dtype))  # type: ignore[misc]
 
     def initial_guess(self, kind: str, rng: np.random.Generator | None) -> Array:
         return split(self.whole.initial_guess(kind, rng), self.axis)[1]  # type: ignore[misc]

@@ -134,16 +134,6 @@ class Systems:
         part.rows, part.box = self.rows.take(indices), None if self.box is None else self.box.take(indices)
         return part
 
-    def astype(self, dtype: Any) -> Self:
-        """Evaluator of the whole batch in another precision, for problems with `astype`."""
-        with np.errstate(over="ignore"):
-            problem: Any = self.problem.astype(dtype)  # type: ignore[misc]
-        if not isinstance(problem, Problem):
-            raise TypeError(f"`astype` must return a Problem, got {type(problem).__name__}")
-        other = copy.copy(self)
-        other.problem, other.origin, other.dtype = problem, (problem, *self.origin[1:]), dtype
-        return other
-
     # Points of evaluation
 
     def moved(self, x: Array, step: Array | float = 0.0, length: HostArray | None = None) -> Array:

@@ -22,7 +22,6 @@ from implicitsolve.nonlinear._causal import Substitution
 from implicitsolve.nonlinear._dense_newton import DenseNewton
 from implicitsolve.nonlinear._halved import Halved
 from implicitsolve.nonlinear._homotopy import Homotopy
-from implicitsolve.nonlinear._mixed_precision import MixedPrecision
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._other_variables import UNITS, Logarithmic, Rescaled
 from implicitsolve.nonlinear._plan import ANY, CLOSE, NOT_SPARSE, SPARSE, End, PlannedMethod, Stage, after, found
@@ -43,19 +42,10 @@ class WholeNewton(BlockNewton):
     rounds_freely = True
 
 
-WHOLE_STEPS = {
-    backend: WholeNewton(factor=BlockLU(backend=backend), line_search=Backtracking(max_trials=0))
-    for backend in ("lapack", "reference")
-}
+WHOLE_STEPS = WholeNewton(factor=BlockLU(backend="lapack"), line_search=Backtracking(max_trials=0))
 BLOCKS, DENSE, EQUILIBRATED = BlockNewton(), DenseNewton(), DenseNewton(equilibrated=True)
-NEWTON_STEPS = 4.5  # of a solve by `WHOLE_STEPS`, as on most layers
-PASS, PASS_UNKNOWN = 200.0, 0.04  # us of a step, and for each unknown, of Anderson's method or of Newton's
-FACTORS, FACTORS_SYSTEM = 320.0, 38.0  # us that J, its factors and solves with them take besides in 1.5 assemblies,
-FACTORS_UNKNOWN, FACTORS_ENTRY = 0.17, 0.033  # ... for each unknown and each entry, as measured on RNNs with LAPACK
-AT_ONCE = 9.5  # steps of Anderson's method that most layers take: up to as many Newton's method comes first
-MOST_STEPS = 40.0  # above which Newton's method is not tried: as many Anderson's method takes for most
-TWO_PRECISIONS, TWO_STARTS = 9.0, 4e6  # steps of a solve in two precisions; over unknowns times k: of its two starts
-MANY_SYSTEMS = 200  # from which a loop over blocks takes less time than LAPACK, system by system
+STEP = 2000  # entries of J with which solves by Newton's method take as much time as a step of Anderson's
+AT_ONCE, MOST_STEPS = 10, 40  # such steps up to which Newton's method comes first, and above which it is not tried
 FARTHER = 4.0  # than from x0 to a stationary point; twice as far solves as many cubics
 MOST_BY_PATTERN = 500  # unknowns up to which a dense J is assembled by the colors of a pattern
 MOST_DENSE = 20  # unknowns up to which a dense J comes first: with more, Krylov methods take fewer evaluations
@@ -71,8 +61,8 @@ class Auto(PlannedMethod):
       by it, from there; and the following without it.
     - A causal problem (`Problem.substitute`): `Substitution`, and `NewtonKrylov` where that was not accurate enough.
     - A fixed-point problem (`Problem.fixed_point`): `Anderson`, `Homotopy` and `NewtonKrylov`, for half the blocks if
-      the problem has `halves`, and beginning in float32 where the problem has `astype` and large blocks.
-    - Small layers with `blocks` take whole steps of `BlockNewton` at once, or as soon as Anderson's contract slowly.
+      the problem has `halves`; whole steps of `BlockNewton` at once where it has `blocks` with few entries, or as
+      soon as Anderson's contract slowly.
     - At most 20 real unknowns on NumPy arrays without structure: `DenseNewton`, the same on equations of one size, or
       from farther on for a single equation, and `NewtonKrylov`.
     - More unknowns without structure: a search for the sparsity of J, then `SparseNewton` if it finds a pattern.
@@ -112,37 +102,38 @@ FIRST_DENSE, LAST_DENSE, LAST = _stages(DENSE), _stages(EQUILIBRATED), _stages(P
 
 def _for_fixed_points(context: SolveContext, x0: Array) -> Sequence[Stage]:
     """Anderson's method, the homotopy and Newton–Krylov; Newton's whole steps first where they take less time."""
-    evaluator, steps = context.evaluator, _steps_of_newton(context, x0)
-    systems = evaluator.flat_shape[0]
-    whole = WHOLE_STEPS["lapack" if systems < MANY_SYSTEMS else "reference"]
-    methods: list[NonlinearMethod] = [Anderson(), Homotopy()]
+    steps, methods = _steps_of_newton(context, x0), (Anderson(), Homotopy(), PRODUCTS)
     if Halved.suits(context):
-        if systems > 1 or steps > AT_ONCE:
+        if context.evaluator.flat_shape[0] > 1 or steps > AT_ONCE:
             return _stages(Halved(method=Auto()))
-        return _stages(whole, *(Halved(method=method) for method in (*methods, PRODUCTS)))
-    if steps <= MOST_STEPS:
-        return [*_brief(steps), Stage(method=whole, continues=ANY), *_stages(*methods, PRODUCTS)]
-    if not MixedPrecision.suits(context):
-        return _stages(*methods, PRODUCTS)
-    rough = _stages(*(MixedPrecision(rough=method) for method in methods))
-    brief = _brief(_steps_of_two_precisions(context, x0))
-    return [
-        *brief,
-        Stage(method=rough[0].method, continues=ANY if brief else rough[0].continues),
-        *rough[1:],
-        *_stages(PRODUCTS),
-    ]
+        return _stages(WHOLE_STEPS, *(Halved(method=method) for method in methods))
+    if steps > MOST_STEPS:
+        return _stages(*methods)
+    brief = [] if steps <= AT_ONCE else [Stage(method=Anderson(), until=_more_than(steps))]
+    return [*brief, Stage(method=WHOLE_STEPS, continues=ANY), *_stages(*methods)]
 
 
-def _brief(steps: float) -> list[Stage]:
-    """Anderson's method, left after its first step if that predicts more than so many further ones."""
+def _steps_of_newton(context: SolveContext, x0: Array) -> float:
+    """Steps of Anderson's method that take as much time as a solve by Newton's; infinite where J has no `blocks`.
+
+    Measured for systems that start at once, on NumPy arrays of real numbers.
+    """
+    problem, (systems, size) = context.evaluator.problem, context.evaluator.flat_shape
+    structure, is_plain = problem.block_structure, type(x0) is np.ndarray and x0.dtype.char in "fd"
+    if problem.blocks is None or structure is None or context.scheduler is not None or not is_plain:
+        return math.inf
+    size = size if problem.halves is None else size // 2
+    return systems * size * structure.block_size * structure.width / STEP
+
+
+def _more_than(steps: float) -> End:
+    """After its first step, if that predicts more than so many further ones."""
 
     def test(context: SolveContext) -> Callable[[Standing], bool]:
         first = iter([True])
         return lambda standing: next(first, False) and standing.ahead > steps
 
-    until = End(f"its first step predicts more than {steps:.0f} further ones", test)
-    return [] if steps <= AT_ONCE else [Stage(method=Anderson(), until=until)]
+    return End(f"its first step predicts more than {steps:.0f} further ones", test)
 
 
 def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
@@ -234,27 +225,3 @@ class FartherStart(DenseNewton):
         farther = np.where(np.isfinite(farther), farther, x0)
         start.x[some] = farther if evaluator.box is None else evaluator.box.take(some).clipped(farther)
         return super().solve(context, start, rows)
-
-
-def _steps_of_newton(context: SolveContext, x0: Array) -> float:
-    """Steps of Anderson's method that take as much time as a solve by Newton's; infinite where J has no `blocks`."""
-    evaluator, structure = context.evaluator, context.evaluator.problem.block_structure
-    if evaluator.problem.blocks is None or structure is None or not _may_be_brief(context, x0):
-        return math.inf
-    systems, size = evaluator.flat_shape
-    size = size // 2 if evaluator.problem.halves is not None else size
-    entries = size * structure.block_size * structure.width
-    factors = FACTORS + systems * (FACTORS_SYSTEM + FACTORS_UNKNOWN * size + FACTORS_ENTRY * entries)
-    return NEWTON_STEPS + factors / (PASS + PASS_UNKNOWN * systems * size)
-
-
-def _steps_of_two_precisions(context: SolveContext, x0: Array) -> float:
-    """Steps of Anderson's method that take as much time as a solve by `MixedPrecision`; 0 where that is not known."""
-    evaluator = context.evaluator
-    k = evaluator.problem.block_structure.block_size  # type: ignore[union-attr]
-    return TWO_PRECISIONS + TWO_STARTS / (k * math.prod(evaluator.flat_shape)) if _may_be_brief(context, x0) else 0.0
-
-
-def _may_be_brief(context: SolveContext, x0: Array) -> bool:
-    """Whether all systems start at once, on NumPy arrays of real numbers, for which times were measured."""
-    return context.scheduler is None and type(x0) is np.ndarray and x0.dtype.char in "fd"

@@ -40,8 +40,7 @@ class OneAnderson(OneSystem):
     @staticmethod
     def applies(method: Any, context: SolveContext, x0: Array) -> bool:
         """Whether the system is alone and real, and need not agree with a batch to the last bit."""
-        may_differ = not context.evaluator.batch_shape or context.leave is not None
-        return may_differ and OneSystem.suits(context, x0)
+        return not context.evaluator.batch_shape and OneSystem.suits(context, x0)
 
     def _evaluate(self, x: HostArray) -> HostArray:
         if not self.is_due:

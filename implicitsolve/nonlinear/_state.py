@@ -11,7 +11,7 @@ import numpy as np
 from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
 from implicitsolve._record import NewtonStep, Retry
-from implicitsolve._typing import Array, DType, HostArray, Indices
+from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov._recycling import RecycledSpace
 from implicitsolve.linearize._evaluator import Evaluator
@@ -100,13 +100,6 @@ class Solution:
         """A copy that shares no array with this one but the start."""
         arrays = {name: copy_array(x) for name, x in vars(self).items() if name not in SHARED}
         return replace(self, **arrays, steps=list(self.steps), retries=list(self.retries))
-
-    def astype(self, dtype: DType) -> Solution:
-        other = self.copy()
-        with np.errstate(over="ignore"):
-            xp, arrays = array_namespace(self.x), (self.start, self.x, self.F)
-            other.start, other.x, other.F = (xp.astype(x, dtype) for x in arrays)
-        return other
 
     def restarted(self, rows: Indices) -> Solution:
         """Some systems back at their start, the others where they ended."""

@@ -148,7 +148,7 @@ def slow_layer_of(systems, size=8):
 
 @pytest.mark.parametrize("systems", [1, 4])
 def test_small_layers_that_contract_slowly_take_newton_s_steps(systems):
-    """A single one begins with them; of several, those that would take more than twelve of Anderson's steps."""
+    """Few entries are factored at once; more where Anderson's method would take more steps."""
     stop = NonlinearStop(atol=1e-8)
     found, alone = (root(slow_layer_of(systems), stop=stop, method=method) for method in ("auto", "block-newton"))
     assert found.success.all()
