@@ -33,6 +33,7 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._detect import random_direction
 from implicitsolve.linearize._evaluator import Evaluator, JacobianProducts
 from implicitsolve.linearize._sparse_jacobian import sparse_jacobian
+from implicitsolve.nonlinear._solve import problem_in_state
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._parts import build_inverse, builds_inverse, takes_sparse
@@ -55,6 +56,7 @@ class Point:
         self.x = as_inexact(result.x if isinstance(result, NonlinearResult) else result, "result")
         problem = with_derivatives(problem, self.x)
         problem = with_parameter_differences(problem, self.x, needs_adjoint=needs_adjoint)
+        problem = problem_in_state(dict(np.geterr()), problem)
         self.evaluator = evaluator = Evaluator(problem, self.x)
         self.needs_adjoint = needs_adjoint
         self.own_product = problem.vjp if needs_adjoint else problem.jvp
@@ -78,9 +80,10 @@ class Point:
         stop = LinearStop() if stop is None else stop
         check_linear(self.caller, method, stop)
         start = None if x0 is None else self._flatten(x0, "x0")
-        if self.lengths is not None:
-            self.evaluator.length.follow(self.evaluator.rows, norm2(self.flat) * self.lengths.factor)
-        return self._shape_of(self._mark_inaccurate(self._solve(b, start, method, M, stop), b))
+        with np.errstate(all="ignore"):
+            if self.lengths is not None:
+                self.evaluator.length.follow(self.evaluator.rows, norm2(self.flat) * self.lengths.factor)
+            return self._shape_of(self._mark_inaccurate(self._solve(b, start, method, M, stop), b))
 
     @cached_property
     def lengths(self) -> Lengths | None:

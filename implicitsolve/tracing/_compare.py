@@ -38,7 +38,6 @@ class Comparison:
         self.raised: Exception | None = None
 
     def holds_nearby(self, x: HostArray) -> bool:
-        """Whether they agree at a random point near x."""
         for y, _ in self._nearby(x):
             F = self.value(y)
             if F is not None and np.isfinite(F).any():
@@ -67,7 +66,6 @@ class Comparison:
         return True
 
     def _nearby(self, x: HostArray) -> Iterator[tuple[HostArray, HostArray]]:
-        """Random points near x, and directions; a closer one where F is undefined at the first."""
         random = np.random.default_rng(x.size)
         size = np.maximum(np.abs(x), np.sqrt(np.mean(np.abs(x) ** 2)) or 1.0)
         for distance in NEARBY:
@@ -75,14 +73,12 @@ class Comparison:
             yield y, random.uniform(0.5, 1, x.shape) * random.choice((-1.0, 1.0), x.shape) * size
 
     def inside(self, x: HostArray) -> HostArray:
-        """X within the bounds."""
         if self.bounds is None:
             return x
         lower, upper = (np.asarray(side, x.dtype) for side in self.bounds)
         return np.clip(x, lower, upper)
 
     def value(self, x: HostArray) -> HostArray | None:
-        """F by NumPy; None where it is undefined."""
         self.evaluations += 1
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):

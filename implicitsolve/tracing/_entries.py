@@ -15,7 +15,6 @@ from implicitsolve.tracing._functions import UntraceableError, Value, count_oper
 
 
 def is_basic(key: CallersArray) -> bool:
-    """Whether NumPy gives a view for this key."""
     parts = key if isinstance(key, tuple) else (key,)
     return all(
         part is None or part is Ellipsis or (isinstance(part, slice | int | np.integer) and not isinstance(part, bool))
@@ -24,7 +23,6 @@ def is_basic(key: CallersArray) -> bool:
 
 
 def is_mask(key: CallersArray) -> bool:
-    """Whether a key is a mask that depends on the unknowns."""
     return is_tracer(key) and key.dtype == bool
 
 

@@ -39,7 +39,6 @@ def double_precision() -> Generator[None]:
 
 
 def rule(name: str) -> Callable[[Rule], Rule]:
-    """Enter a function for this primitive."""
     return lambda function: RULES.setdefault(name, function)
 
 
@@ -113,7 +112,6 @@ def _pad(params: Params, x: HostArray, value: HostArray) -> HostArray:
 
 
 def _window(shape: Sequence[int], sizes: Sequence[int], begins: Sequence[HostArray]) -> tuple[slice, ...]:
-    """Slices of these sizes, moved to lie within an array."""
     starts = [min(max(int(at), 0), n - m) for at, n, m in zip(begins, shape, sizes)]
     return tuple(slice(at, at + m) for at, m in zip(starts, sizes))
 
@@ -220,7 +218,6 @@ INNER = "jaxpr", "call_jaxpr", "fun_jaxpr"  # programs within an equation
 
 
 def inner_program(equation: CallersArray) -> CallersArray:
-    """The program that an equation calls; None where it is a primitive."""
     if equation.primitive.name not in CALLS.split():
         return None
     inner = next(part for key in INNER if (part := equation.params.get(key)) is not None)

@@ -51,26 +51,22 @@ def budget(operations: int) -> Generator[None]:
 
 
 def count_operation() -> None:
-    """Take one from the budget."""
     _budget.left -= 1
     if _budget.left < 0:
         raise UntraceableError("the program is too long: write loops over points as operations on arrays")
 
 
 def is_tracer(value: object) -> bool:
-    """Whether a value is known only when the program runs."""
     return hasattr(value, "aval")
 
 
 def has_tracer(part: CallersArray) -> bool:
-    """Whether there is a tracer in nested arguments."""
     if isinstance(part, list | tuple):
         return any(map(has_tracer, part))
     return any(map(has_tracer, part.values())) if isinstance(part, dict) else is_tracer(part)
 
 
 def as_value(part: CallersArray) -> Value:
-    """Nested sequences as one array."""
     if isinstance(part, list | tuple) and has_tracer(part):
         return jnp.stack([jnp.asarray(as_value(item)) for item in part])
     return part if is_tracer(part) else np.asarray(part)
@@ -133,7 +129,6 @@ def _own_ufunc(name: str) -> Callable[..., Value]:
 
 
 def segments(a: Value, begins: HostArray, axis: int) -> Value:
-    """Sums from each begin to the next."""
     if (np.diff(begins) <= 0).any():
         raise UntraceableError("np.add.reduceat with indices that do not increase")
     groups = np.searchsorted(begins, np.arange(begins[0], a.shape[axis]), side="right") - 1
@@ -168,7 +163,6 @@ def apply_function(function: CallersArray, args: Arguments, keywords: Keywords) 
 
 
 def bincount(x: Value, weights: Value = None, minlength: int = 0) -> Value:
-    """Sums of weights by their bins, which are known."""
     if is_tracer(x):
         raise UntraceableError("np.bincount of bins that depend on the unknowns")
     bins = np.asarray(x)
@@ -176,7 +170,6 @@ def bincount(x: Value, weights: Value = None, minlength: int = 0) -> Value:
 
 
 def convolve(a: Value, v: Value, mode: str = "full") -> Value:
-    """A convolution, of one short array as a sum of shifted ones."""
     a, v = map(jnp.asarray, (a, v))
     if a.size < v.size:
         a, v = v, a
@@ -189,7 +182,6 @@ def convolve(a: Value, v: Value, mode: str = "full") -> Value:
 
 
 def choose_entries(condition: Value, *parts: Value) -> Value:
-    """np.where with its three arguments."""
     if not parts:
         raise UntraceableError("np.where or np.nonzero of what depends on the unknowns: use np.where(c, a, b)")
     return jnp.where(as_value(condition), *map(as_value, parts))
@@ -214,7 +206,6 @@ OWN: dict[str, Callable[..., Value]] = {
 
 
 def sparse_product(A: CallersArray, v: Value) -> Value:
-    """A v."""
     A, v = A.tocoo(), jnp.asarray(v)
     products = A.data.reshape(-1, *[1] * (v.ndim - 1)) * v[A.col]
     return jnp.zeros((A.shape[0], *v.shape[1:]), products.dtype).at[A.row].add(products)

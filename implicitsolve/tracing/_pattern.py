@@ -74,14 +74,12 @@ class Step:
         return found if isinstance(found, list) else [found] * len(self.outputs)
 
     def value(self, i: int) -> HostArray:
-        """The value of an argument that must be a constant."""
         value = self.constants[i]
         if value is None:
             raise UnknownPatternError("indices depend on the unknowns")
         return value
 
     def numbers(self, i: int, first: int = 0) -> HostArray:
-        """Numbers of the entries of an argument, in its shape."""
         return np.arange(first, first + math.prod(self.shapes[i])).reshape(self.shapes[i])
 
     def unite(self, i: int, entries: HostArray, places: HostArray) -> Rows:
@@ -93,7 +91,6 @@ class Step:
 
 
 def rows_at(rows: Rows, places: HostArray, is_there: HostArray) -> Rows:
-    """Rows at these places, where they are there."""
     if rows is None:
         return None
     if is_there.all():
@@ -105,7 +102,6 @@ def rows_at(rows: Rows, places: HostArray, is_there: HostArray) -> Rows:
 
 
 def union(*parts: Rows) -> Rows:
-    """What any of the parts depends on."""
     total: Rows = None
     for part in {id(part): part for part in parts if part is not None}.values():
         total = part if total is None else total + part
@@ -113,8 +109,6 @@ def union(*parts: Rows) -> Rows:
 
 
 def rule(names: str) -> Callable[[Callable[[Step], Rows]], Callable[[Step], Rows]]:
-    """Enter a rule for these primitives."""
-
     def enter(function: Callable[[Step], Rows]) -> Callable[[Step], Rows]:
         RULES.update(dict.fromkeys(names.split(), function))
         return function

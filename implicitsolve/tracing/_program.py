@@ -65,8 +65,6 @@ class Derivative:
 
 
 class Program(Derivative):
-    """F(x, parameters) and its derivative by x."""
-
     def __init__(self, residual: Residual, x: HostArray, parameters: Mapping[str, HostArray]) -> None:
         own: CallersArray = residual
         is_bound = isinstance(residual, Parametrized)
@@ -81,14 +79,12 @@ class Program(Derivative):
 
     @cached_property
     def by_parameters(self) -> Derivative:
-        """F(parameters, x) and its derivative by the parameters."""
         return Derivative(lambda parameters, x: self.function(x, parameters), self._parameters, self._at)
 
 
 def _evaluate(
     function: Callable[[CallersArray, CallersArray], CallersArray], x: CallersArray, parameters: CallersArray
 ) -> CallersArray:
-    """F of tracers, in the shape and dtype of x."""
     F = as_value(unwrap(function(Traced(x), {name: wrap(value) for name, value in parameters.items()})))
     if F is None or (not is_tracer(F) and np.asarray(F).dtype.kind not in "biufc"):
         raise UntraceableError(f"F returned {type(F).__name__}")
@@ -161,8 +157,6 @@ MADE = ("empty", "zeros", "ones", "full")
 
 
 class Module(types.ModuleType):
-    """A module some of whose functions are others."""
-
     def __init__(self, module: CallersArray, others: dict[str, Callable[..., CallersArray]]) -> None:
         super().__init__(module.__name__)
         self.__dict__.update(others)

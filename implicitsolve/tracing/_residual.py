@@ -73,7 +73,6 @@ class TracedResidual(Representation):
 
     @property
     def program(self) -> Program:
-        """F and its products."""
         if self._program is None:
             raise TypeError(f"trace: the function has no exact derivatives: {self.reason}")
         return self._program
@@ -115,7 +114,6 @@ class TracedResidual(Representation):
 
     @property
     def detection(self) -> Detection | None:
-        """The pattern as what a search finds."""
         own, how = self.structure, Outcome.TRACED
         return own if own is None else Detection(structure=own, how=how, evaluations=0, unknowns=own.unknowns)
 

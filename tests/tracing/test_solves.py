@@ -57,6 +57,30 @@ def test_gradients_of_a_plain_function_need_nothing_written_by_hand(rng):
         ims.pull_back(pickle.loads(pickle.dumps(result)), np.ones((9, 9)))
 
 
+def darcy(p, k):
+    out = np.zeros_like(p) - 1e-3
+    for a, b in ((np.s_[:-1], np.s_[1:]), (np.s_[:, :-1], np.s_[:, 1:])):
+        flux = 2 * k[a] * k[b] / (k[a] + k[b]) * (1 + 0.1 * (p[a] + p[b]) ** 2) * (p[a] - p[b])
+        out[a] += flux
+        out[b] -= flux
+    out[:, 0] += 2 * k[:, 0] * p[:, 0]
+    return out
+
+
+def test_gradients_by_as_many_parameters_as_unknowns_take_one_adjoint_solve(rng):
+    p0, k = np.zeros((100, 100)), np.exp(0.5 * rng.standard_normal((100, 100)))
+    result = ims.root(darcy, p0, parameters={"k": k}, derivatives="trace")
+    found = ims.pull_back(result, np.ones(p0.shape)).raise_for_status()
+    assert found.counts.vjps <= 2
+    assert found.counts.residuals <= 4
+    d = 1e-4 * k * rng.standard_normal(k.shape)
+    ahead, behind = (
+        ims.root(darcy, p0, parameters={"k": side}, derivatives="trace", previous=result).x.sum()
+        for side in (k + d, k - d)
+    )
+    assert np.isclose(np.sum(found.gradients["k"] * d), (ahead - behind) / 2, rtol=2e-7)
+
+
 def test_what_cannot_be_traced_is_solved_by_differences():
     def F(x):
         return x**3 - 2 if x.sum() > -1e9 else x
