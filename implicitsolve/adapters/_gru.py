@@ -112,9 +112,8 @@ def implicit_gru(
     With N = sum(lengths) + B + 1, construction takes 10 N d k operations, and a residual or a product with J or its
     adjoint 10 N k^2 (five GEMMs) plus about 30 and 17 passes over N k numbers. A linearization holds 8 N k numbers.
 
-    The switch cannot overflow for any a and c. With S = exp(-a) + exp(-c) + 2, it and its slopes are
-    s = (1 + exp(-c))/S, ds/da = s exp(-a)/S and ds/dc = -(1-s) exp(-c)/S. Numerators and denominator are scaled by
-    exp(min(0, a, c)), which leaves no exponential above 1 and a denominator of at least 1.
+    The switch cannot overflow for any a and c: it is (1 + exp(-c)) / (2 + exp(-a) + exp(-c)), with numerator and
+    denominator scaled by exp(min(0, a, c)).
 
     References
     ----------

@@ -73,10 +73,9 @@ def well_posedness(A: Matrix, *, lipschitz: float = 1.0) -> WellPosedness:
 
     Notes
     -----
-    The Perron root is the largest one of the strongly connected components of A's graph, found in linear time. Each
-    takes at most 60 products of a shifted power iteration, which usually suffice. Otherwise a component of up to 2000
-    nodes takes Noda's iteration [2]_, which converges quadratically: about five linear systems. A larger one takes up
-    to 1000 products. Bounds are those of Collatz and Wielandt,
+    The Perron root is the largest one of the strongly connected components of A's graph. Each takes at most 60 products
+    of a shifted power iteration; where these do not suffice, one of up to 2000 nodes takes about five linear systems of
+    Noda's iteration [2]_, a larger one up to 1000 products. Bounds are those of Collatz and Wielandt,
     ``min (|A| v)_i / v_i <= perron <= max (|A| v)_i / v_i`` for any positive v, widened by the rounding errors.
 
     References

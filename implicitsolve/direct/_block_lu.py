@@ -44,9 +44,8 @@ class BlockLU(BlockSettings):
         the same numbers as alone:
 
         - Numba, if it is installed, for NumPy arrays with T k >= 16: compiled loops, and from k = 16 on BLAS and LAPACK
-          called from compiled code. For "band" only up to k = 24. `BlockNewton` takes LAPACK for a problem
-          without batch axes whose Jacobian has fewer than 30 000 entries: compiled loops save less than a millisecond
-          there, and compile for seconds;
+          called from compiled code. For "band" only up to k = 24. `BlockNewton` takes LAPACK instead for a problem
+          without batch axes whose Jacobian has fewer than 30 000 entries, since loops compile for seconds;
         - LAPACK's band solvers gttrf and gbtrf for other NumPy arrays with T > 64 or k >= 24, one call a system;
         - CUDA kernels for real CuPy arrays, by one launch: a thread for each system with k <= 4, some lanes of a warp
           with k <= 32 (21 in float64). Block tridiagonal matrices of larger blocks, or with T > 64 (1024 for k <= 4),

@@ -122,11 +122,9 @@ class BlockGaussSeidel(Preconditioner):
     -----
     `build` inverts the diagonal blocks and multiplies the others by them: 2 T (lower + upper + 1) k^3 flops, and as
     many numbers as A are kept (A too, for more sweeps). A symmetric sweep takes the flops of a product with A, one in
-    one direction about half; each further sweep one product more. Being sequential it takes longer: on NumPy arrays 3
-    to 5 times a product's time were measured (k = 1, 2 and 8), up to 8 for the adjoint.
-
-    The blocks are solved for one after another. On NumPy arrays LAPACK's or SuperLU's triangular solves do that, in
-    other libraries a loop over those blocks that do not wait for each other: T steps for a band, slow on a GPU.
+    one direction about half; each further sweep one product more. The blocks are solved for one after another: on NumPy
+    arrays by SuperLU's triangular solves, in 3 to 8 times a product's time, in other libraries by a loop over those
+    blocks that do not wait for each other: T steps for a band, slow on a GPU.
     In a circle the corners are part of L and U. Diagonal blocks without a finite inverse are treated as by
     `BlockJacobi`, and entries of D^-1 L that are not finite are left out.
 

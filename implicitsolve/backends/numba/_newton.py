@@ -84,9 +84,8 @@ def newton_batch(
     dtype, in some seven seconds, and kept on disk: ``python -m implicitsolve compile`` does so in advance.
 
     An exception raised in `residual` counts as a residual that is not finite. It is raised here if none is finite at
-    x0. A residual may overwrite its x. CONVERGED is what holds for another evaluation at a copy of the returned x; for
-    the first systems Python evaluates `residual`, too. If that differs, all systems are evaluated so, and those that
-    differ fail: an index may have been out of range, which compiled code does not notice.
+    x0. A residual may overwrite its x. CONVERGED is confirmed at a copy of x, for the first systems by Python: where
+    that differs, an index may have been out of range, which compiled code does not notice, and systems fail.
 
     `residual` is evaluated for sixteen systems at once where it consists of arithmetic, powers with numbers in the
     exponent and elementary functions on elements of x and p: ``out[i] = p[0] - np.exp(x[i])``. With branches on x, or
