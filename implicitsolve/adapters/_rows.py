@@ -309,14 +309,12 @@ def sweep_residual(run: Run, x: Arrays, rows: Rows, lags: Lags, starts: dict[int
 def _plan(rows: Rows, directions: list[int]) -> kernels.Plan:
     """Runs direction by direction, sequence by sequence; the plan stays with the rows."""
     plans: dict[tuple[int, ...], kernels.Plan] = rows.__dict__.setdefault("_plans", {})
-    if tuple(directions) not in plans:
-        plans[tuple(directions)] = _make_plan(rows, directions)
-    return plans[tuple(directions)]
-
-
-def _make_plan(rows: Rows, directions: list[int]) -> kernels.Plan:
+    if tuple(directions) in plans:
+        return plans[tuple(directions)]
     count = len(directions) * rows.systems
     lengths, firsts = (np.tile(part, len(directions)) for part in (rows.lengths, rows.first))
     ways = np.repeat(np.sign(directions), rows.systems)
     begins = np.where(ways > 0, 0, lengths - 1)
-    return kernels.Plan(lengths, firsts + begins, rows.blocks * np.arange(count) + begins, ways, count * rows.blocks)
+    targets = rows.blocks * np.arange(count) + begins
+    plan = plans[tuple(directions)] = kernels.Plan(lengths, firsts + begins, targets, ways, count * rows.blocks)
+    return plan

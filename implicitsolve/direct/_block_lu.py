@@ -106,7 +106,7 @@ class BlockLU(BlockSettings):
             raise ValueError("BlockLU.factor: `overwrite` must be False for `refine` > 0, which needs A")
         layout = Layout.banded(A)
         factors = self.factors(layout.blocks(A), layout.lower, layout.upper, overwrite=overwrite)
-        return Factorization(A, factors, layout, refine=self.refine, overwritten=overwrite)
+        return Factorization.of(A, factors, layout, refine=self.refine, overwritten=overwrite)
 
     def factors(self, blocks: Array, lower: int, upper: int, *, overwrite: bool = False) -> Factors:
         """Factor blocks (B, T, lower + upper + 1, k, k), where `lower` and `upper` are less than T; see `Factors`."""
@@ -264,4 +264,4 @@ class CyclicReduction(BlockSettings):
             lower, upper = (1 if A.periodic else min(side, 1) for side in (A.lower, A.upper))  # no zeros are eliminated
             bands = blocks[:, :, 1 - lower : 2 + upper, :, :]
             factors = refactor(factors, bands, lower, upper, self.growth_limit, self.backend)
-        return Factorization(A, factors, layout, refine=self.refine)
+        return Factorization.of(A, factors, layout, refine=self.refine)

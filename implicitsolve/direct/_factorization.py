@@ -99,21 +99,7 @@ class Factorization(FactoredInverse):
     ('CONVERGED', -1)
     """
 
-    def __init__(
-        self,
-        A: BlockBandedMatrix,
-        factors: Factors,
-        layout: Layout | None = None,
-        *,
-        refine: int = 0,
-        overwritten: bool = False,
-    ) -> None:
-        layout = Layout.banded(A) if layout is None else layout
-        kept = None if overwritten else A
-        like = A.blocks[..., :0] * 1  # no entries: it tells the library, the dtype and the device
-        self._begin(_Inverse(kept, A.batch_shape, A.in_shape, like, factors, layout, refine))
-
-    def _begin(self, inverse: _Inverse) -> None:  # which holds no reference to this object: no circle
+    def __init__(self, inverse: _Inverse) -> None:  # which holds no reference to this object: no circle
         batch_shape, factors = inverse.batch_shape, inverse.factors
         super().__init__(
             lambda b: inverse.solve(b[..., None], adjoint=False)[..., 0],
@@ -121,7 +107,7 @@ class Factorization(FactoredInverse):
             in_shape=inverse.in_shape,
             batch_shape=batch_shape,
             dtype=inverse.like.dtype,
-            take=(lambda indices: Factorization._of(inverse.take(indices))) if batch_shape else None,
+            take=(lambda indices: Factorization(inverse.take(indices))) if batch_shape else None,
         )
         self._factored = inverse
         self.A = inverse.A
@@ -130,10 +116,12 @@ class Factorization(FactoredInverse):
         self.growth: Any = per_system(factors.growth, batch_shape)
 
     @classmethod
-    def _of(cls, inverse: _Inverse) -> Factorization:
-        self = cls.__new__(cls)
-        self._begin(inverse)
-        return self
+    def of(
+        cls, A: BlockBandedMatrix, factors: Factors, layout: Layout, *, refine: int = 0, overwritten: bool = False
+    ) -> Factorization:
+        """Return the inverse of A by its factors, which may have taken the place of its blocks."""
+        like = A.blocks[..., :0] * 1  # no entries: it tells the library, the dtype and the device
+        return cls(_Inverse(None if overwritten else A, A.batch_shape, A.in_shape, like, factors, layout, refine))
 
     def __repr__(self) -> str:
         """Shape, batch, dtype, and what went wrong."""

@@ -304,12 +304,8 @@ def _left_solve(D: Any, b: Any) -> Any:
             lu, pivots, _ = getrf(_adjoint(D.reshape(D.shape[-2:])))
             return getrs(lu, pivots, b.reshape(b.shape[-2:]), trans=2)[0].reshape(b.shape)
         axis = 0 if D.shape[0] > 1 else 1
-        parts = [(xp.take(D, i, axis=axis), xp.take(b, i, axis=axis)) for i in _singles(D, axis)]
-        return xp.concat([_left_solve(*part) for part in parts], axis=axis)
-
-
-def _singles(x: Array, axis: int) -> list[Array]:
-    return [from_host(np.asarray([i]), x) for i in range(x.shape[axis])]
+        singles = [from_host(np.asarray([i]), D) for i in range(D.shape[axis])]
+        return xp.concat([_left_solve(xp.take(D, i, axis=axis), xp.take(b, i, axis=axis)) for i in singles], axis=axis)
 
 
 def _right_solve(A: Array, D: Array) -> Array:

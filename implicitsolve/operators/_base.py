@@ -96,14 +96,8 @@ class LinearOperator:
         inverse: Callable[[], LinearOperator] | None = None,
         cast: Callable[[Any], LinearOperator] | None = None,
     ) -> None:
-        functions: dict[str, Any] = {
-            "matvec": matvec,
-            "rmatvec": rmatvec,
-            "take": take,
-            "inverse": inverse,
-            "cast": cast,
-        }
-        for name, function in functions.items():
+        functions: tuple[Any, ...] = matvec, rmatvec, take, inverse, cast
+        for name, function in zip(("matvec", "rmatvec", "take", "inverse", "cast"), functions):
             if not callable(function) and (function is not None or name == "matvec"):
                 raise TypeError(f"LinearOperator: `{name}` must be callable, got {type(function).__name__}")
         self._matvec, self._rmatvec = matvec, rmatvec
