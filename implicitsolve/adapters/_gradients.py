@@ -109,8 +109,7 @@ def _shift(factors: Array, by: int) -> Array:
 def one_step(transition: Transition, starts: dict[int, Array]) -> Array:
     """The layer's function of the states of an ordinary recurrence with these weights, forwards and backwards.
 
-    Earlier neighbours are those of the forward run, later ones those of the backward run, which begins at each
-    sequence's own end. Both runs, and all sequences, are one batch; a causal layer has only one of them. `starts` are
+    Earlier neighbours are those of the forward run, later ones of the backward run; both are one batch. `starts` are
     the states (B, 1, size) before the first position, of each direction.
     """
     cell, map, rows = transition.cell, transition.map, transition.map.target

@@ -112,9 +112,8 @@ class Refined:
 class SuperLU:
     """SuperLU, by COLAMD with partial pivoting or with pivots on the diagonal.
 
-    With pivots on the diagonal fill is that of the pattern, whatever the entries are; with a threshold of 0.1 factors
-    of a diffusion with jumps took minutes. Panels of 8 columns, without relaxed supernodes, took 0.7 of the time of the
-    default in the plane of 256^2, as much in the cube; panels of one column took twice that in the cube of 30^3.
+    With pivots on the diagonal fill is that of the pattern; with a threshold of 0.1 factors of a diffusion with jumps
+    took minutes. Panels of 8 columns, without relaxed supernodes, took 0.7 of the default's time in the plane of 256^2.
     """
 
     def __init__(self, structure: Sparse, data: HostArray, elimination: Elimination | None) -> None:

@@ -136,10 +136,9 @@ def share(
 ) -> list[Any]:
     """Return ``function(slice)`` of slices that make up ``range(items)``: on one thread unless it is much work.
 
-    Each thread gets `pieces` slices, more than one where the cost of items may vary widely. Results do not depend on
-    the number of threads, since no item depends on another. NUMBA_NUM_THREADS and `most` limit them, the calling one
-    included; what a slice calls uses its thread alone. Of exceptions, that of the first slice is raised: threads
-    take slices in order, and finish what they took.
+    Each thread gets `pieces` slices, more than one where the cost of items may vary widely. At most NUMBA_NUM_THREADS
+    and `most` threads work, the calling one included; what a slice calls uses its thread alone. Of exceptions, that of
+    the first slice is raised.
     """
     threads = int(min(getattr(config, "NUMBA_NUM_THREADS", 1), items, most)) if operations >= LEAST else 1
     if threads <= 1 or getattr(_part, "is_running", False):

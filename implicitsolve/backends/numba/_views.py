@@ -19,9 +19,7 @@ class View(types.Type):
     """A C-contiguous array whose memory the caller of a kernel keeps: a pointer and a shape.
 
     Indices are integers, none of them negative; fewer than there are axes give a view of the rest. An entry takes ten
-    LLVM instructions, one of an array some 60 for strides, negative indices and reference counts. Counts are atomic,
-    besides: threads that share an array would wait for each other, measured 20 % of a Newton solve on one thread, and
-    all that the second gains.
+    LLVM instructions, one of an array some 60, and atomic counts of references, for which threads wait.
     """
 
     def __init__(self, dtype, ndim: int) -> None:
