@@ -17,8 +17,6 @@ from implicitsolve._arrays.namespace import (
 )
 from implicitsolve.kernels._norms import norm2, norm_max
 
-# --------------------------------------------------------------------------------------------------------------- norms
-
 FLOATS = st.floats(-1, 1, width=32).filter(lambda v: v == 0 or abs(v) > 1e-3)
 rows = hnp.arrays(np.float64, st.tuples(st.integers(0, 3), st.integers(0, 6)), elements=FLOATS)
 

@@ -267,10 +267,6 @@ def test_threads_give_identical_results():
             same(result, clean)
 
 
-def test_same_call_same_bits():
-    same(root(residual, START), root(residual, START))
-
-
 def test_residual_that_solves_inside():
     """F(x) = y(x) - 1 with y^3 + y = x solved inside, two deep."""
 

@@ -46,6 +46,14 @@ def test_import_takes_less_than_that_of_numpy_and_scipy(tmp_path):
     assert min(ratios) < MOST, ratios
 
 
+@pytest.mark.parametrize(("name", "need"), [("torch", "PyTorch"), ("jax", "JAX")])
+def test_a_package_without_its_framework_says_what_to_install(name, need):
+    used = f"import sys; sys.modules[{name!r}] = None\ntry: import implicitsolve.{name}"
+    out = run_python(f"{used}\nexcept ImportError as error: print(repr(error))")
+    assert out.startswith(f'BackendUnavailable("implicitsolve.{name} needs {need}')
+    assert f"pip install 'implicitsolve[{name}]'" in out
+
+
 def test_import_prints_nothing():
     assert run_python("import implicitsolve") == ""
 

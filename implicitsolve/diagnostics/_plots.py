@@ -123,7 +123,14 @@ def plot_spectrum(
     >>> ims.diagnostics.plot_spectrum(problem, np.zeros(2)).get_title()
     'I - J: spectral radius 0.5'
     """
-    found, is_map = _compute(problem, x, options)
+    if isinstance(problem, Spectrum):
+        if x is not None or options:
+            raise TypeError("plot_spectrum: a Spectrum takes neither `x` nor options of `spectrum`")
+        found, is_map = problem, True
+    elif x is None:
+        raise TypeError("plot_spectrum: `x` is needed, unless `problem` is a Spectrum")
+    else:
+        found, is_map = spectrum(problem, x, **options), isinstance(problem, Problem) and problem.fixed_point
     values, kind = found.values if is_map else 1 - found.values, "eigenvalues" if found.exact else "Ritz values"
     ax = _axes("plot_spectrum", ax)
     if is_map:
@@ -144,16 +151,6 @@ def plot_spectrum(
     ax.set(xlabel="real part", ylabel="imaginary part", title=title)
     ax.legend(loc="upper right", fontsize="small")
     return ax
-
-
-def _compute(problem: Any, x: Array, options: dict[str, Any]) -> tuple[Spectrum, bool]:
-    if isinstance(problem, Spectrum):
-        if x is not None or options:
-            raise TypeError("plot_spectrum: a Spectrum takes neither `x` nor options of `spectrum`")
-        return problem, True
-    if x is None:
-        raise TypeError("plot_spectrum: `x` is needed, unless `problem` is a Spectrum")
-    return spectrum(problem, x, **options), isinstance(problem, Problem) and problem.fixed_point
 
 
 def plot_structure(structure: Any, unknowns: int | None = None, *, ax: Any = None) -> Any:

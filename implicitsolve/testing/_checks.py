@@ -112,9 +112,8 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...], like: Array) -> Arr
 
 def random_like(rng: np.random.Generator, x: Array) -> Array:
     """Random numbers in the shape, dtype and library of x, of the mean size of its entries (1 if all are zero)."""
-    host = np.abs(to_host(x))
-    largest = float(host.max(initial=0.0))
-    size = largest * float(np.sqrt(np.square(host / (largest or 1.0)).sum() / max(1, host.size)))
+    host = to_host(x).reshape(1, -1)
+    size = float(norm2(host)[0]) / max(1, host.size) ** 0.5
     return normal(rng, tuple(x.shape), x) * (size or 1.0)
 
 

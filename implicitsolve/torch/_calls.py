@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from implicitsolve._typing import Array
 from implicitsolve.derivatives._implicit import pull_back, push_forward
@@ -29,7 +30,6 @@ from implicitsolve.torch._share import (
     on_device,
     one_by_one,
     recording,
-    replace_tensors,
     to_array,
     to_tensor,
 )
@@ -47,8 +47,7 @@ class Root(torch.autograd.Function):
     @staticmethod
     def forward(call: Any, x0: Tensor | None, *tensors: Tensor) -> Tensor:
         with full_precision(tensors[0] if x0 is None else x0):
-            x: Tensor = call.solve(x0, tensors)
-        return x
+            return call.solve(x0, tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -235,7 +234,8 @@ class ResidualCall(Call):
         return replace(super().problem(like, tensors, point), fixed_point=self.fixed_point)
 
     def evaluate(self, x: Tensor, tensors: Tensors) -> Tensor:
-        F: Any = self.residual(x, *replace_tensors(self.args, iter(tensors)))
+        given = iter(tensors)
+        F: Any = self.residual(x, *tree_map_only(Tensor, lambda _: next(given), self.args))
         if not isinstance(F, Tensor):
             raise TypeError(f"{self.caller}: `residual` must return a torch.Tensor, got {type(F).__name__}")
         if F.shape != x.shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
@@ -208,24 +208,3 @@ def find_captured(F: Tensor, known: Sequence[Tensor]) -> Tensor | None:
             return node.variable
         stack.extend(following for following, _ in node.next_functions)
     return None
-
-
-def leaves(tree: Any) -> Iterator[Tensor]:
-    """The tensors of nested tuples, lists and mappings, in order."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, Mapping | tuple | list):
-        for value in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from leaves(value)
-
-
-def replace_tensors(tree: Any, tensors: Iterator[Tensor]) -> Any:
-    if isinstance(tree, Tensor):
-        return next(tensors)
-    if isinstance(tree, Mapping):
-        return {name: replace_tensors(value, tensors) for name, value in tree.items()}
-    if isinstance(tree, tuple | list):
-        values = [replace_tensors(value, tensors) for value in tree]
-        is_named = isinstance(tree, tuple) and type(tree) is not tuple
-        return type(tree)(*values) if is_named else tuple(values) if isinstance(tree, tuple) else values
-    return tree

@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from implicitsolve.stopping import LinearStop, NonlinearStop, check_choice, check_flag, check_limit
 from implicitsolve.structure import BlockBanded
 from implicitsolve.torch._calls import ResidualCall, Root
 from implicitsolve.torch._options import SolveOptions
-from implicitsolve.torch._share import check_source, check_tensor, leaves, widen, without_compilation
+from implicitsolve.torch._share import check_source, check_tensor, widen, without_compilation
 
 PRODUCTS = ("exact", "differences")
 
@@ -54,13 +55,8 @@ def solve(
         `torch.func.functional_call`), and anything else. A tensor that requires grad must be here: a residual that
         takes it from an enclosing scope is an error, since that gradient would be lost. The residual gets those in
         float16 or bfloat16 in the precision of the solve.
-    method : NewtonKrylov, BlockNewton or str, optional
-        That of `implicitsolve.root`. Default "auto".
-    stop : NonlinearStop, optional
-        When a forward solve has converged. Default: the estimated error of x is at most sqrt(eps) of x.
-    adjoint_method, adjoint_stop : optional
-        `method` and `stop` of `implicitsolve.pull_back`. Default: ||c - J^H lam||_2 <= 1e-6 ||c||_2 (1.2e-5 in
-        float32) for the cotangent c.
+    method, stop, adjoint_method, adjoint_stop : optional
+        As in `SolveOptions`, but by default `stop` is that the estimated error of x is at most sqrt(eps) of x.
     batch_ndim : int, optional
         The first `batch_ndim` axes of x index independent systems. Default 0.
     structure : BlockBanded, optional
@@ -72,8 +68,7 @@ def solve(
         residual's operations must have second derivatives in torch; for those that have none, such as fused attention,
         there are "differences" of the residual. Gradients are exact either way, and need first derivatives.
     on_failure : {"warn", "raise", "ignore"}, optional
-        What follows when a forward, adjoint or tangent solve fails: a `ConvergenceWarning` (default), an
-        `implicitsolve.NoConvergence`, or nothing.
+        As in `SolveOptions`, for tangent solves too.
     return_result : bool, optional
         Whether to return ``(x, result)`` with the `NonlinearResult` of `root`, whose status shows which systems of a
         batch converged. Default False.
@@ -127,7 +122,8 @@ def solve(
     wide = check_tensor("solve", "x0", widen(x0)).detach()
     own, is_unchecked = ("solve", options, batch_ndim, structure), torch.is_grad_enabled()
     call = ResidualCall(*own, residual, args, products=products, is_unchecked=is_unchecked, fixed_point=fixed_point)
-    x: Any = Root.apply(call, wide, *(widen(tensor, wide.dtype) for tensor in leaves(args)))
+    tensors = (widen(leaf, wide.dtype) for leaf in tree_leaves(args) if isinstance(leaf, Tensor))
+    x: Any = Root.apply(call, wide, *tensors)
     options.report("solve", "forward solve", call.result)
     x = x.to(x0.dtype)
     return (x, call.result) if return_result else x
@@ -150,8 +146,7 @@ def jacobian_penalty(
     *args
         Of the residual.
     samples : int, optional
-        Random vectors of Hutchinson's estimate. Default 1, which suits stochastic training; the relative error falls as
-        their square root.
+        Random vectors. Default 1, as there.
     generator : torch.Generator, optional
         Source of the vectors. Default: torch's own.
 

@@ -13,8 +13,6 @@ import implicitsolve as ims
 from implicitsolve import NoConvergence, newton_krylov
 from tests.compat.counted import ZERO, A, Counted, N
 
-# -- SciPy's keywords ------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 5])
 def test_iter_makes_that_many_steps(steps):

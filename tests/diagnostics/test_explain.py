@@ -25,12 +25,14 @@ def only(explanation: ims.diagnostics.Explanation) -> ims.diagnostics.Finding:
     return finding
 
 
-def cubes(c=8.0, factor: float = 1.0, **functions) -> ims.Problem:
+def cubes(c=8.0, factor=1.0, **functions) -> ims.Problem:
     return ims.Problem(lambda x: x**3 - c, jvp=lambda x, v: factor * 3 * x**2 * v, **functions)
 
 
-def cubes_of(c) -> ims.Problem:
-    return ims.Problem(lambda x: x**3 - c, batch_ndim=1, take=lambda rows: cubes_of(c[rows]))
+def cubes_of(c, factor=None) -> ims.Problem:
+    if factor is None:
+        return ims.Problem(lambda x: x**3 - c, batch_ndim=1, take=lambda rows: cubes_of(c[rows]))
+    return cubes(c, factor, batch_ndim=1, take=lambda rows: cubes_of(c[rows], factor[rows]))
 
 
 def slow(rate: float, **functions) -> ims.Problem:
@@ -319,14 +321,6 @@ def test_systems_are_named_by_their_place_and_grouped_by_cause():
 
 
 def test_the_worst_system_with_a_residual_is_examined():
-    def cubes_of(c, factor) -> ims.Problem:
-        return ims.Problem(
-            lambda x: x**3 - c,
-            jvp=lambda x, v: factor * 3 * x**2 * v,
-            batch_ndim=1,
-            take=lambda rows: cubes_of(c[rows], factor[rows]),
-        )
-
     c, factor = np.asarray([[8.0], [np.nan], [8.0], [27.0]]), np.asarray([[1.0], [1.0], [-1.0], [1.0]])
     problem = cubes_of(c, factor)
     explanation = ims.diagnostics.explain(ims.root(problem, np.ones((4, 1)), method="newton-krylov"), problem)

@@ -7,6 +7,7 @@ from hypothesis import assume, example, given
 
 import implicitsolve as ims
 from implicitsolve import BlockBandedMatrix, BlockLU, CyclicReduction, Status
+from tests.helpers.direct import normal, scaled_residuals
 
 pytestmark = pytest.mark.rounding
 
@@ -54,13 +55,6 @@ def matrices(draw, kinds=KINDS, dtypes="fdFD", sizes=(1, 1, 2, 3, 5, 25)):
     return BlockBandedMatrix(blocks.astype(dtype), lower=lower, upper=upper, periodic=periodic), rng
 
 
-def scaled_residuals(A, x, b):
-    """max|b - A x| / ((||A||_inf max|x| + max|b|) eps) of each system."""
-    with np.errstate(all="ignore"):
-        bound = np.abs(A).sum(axis=2).max(axis=1) * np.abs(x).max(axis=(1, 2)) + np.abs(b).max(axis=(1, 2))
-        return np.abs(b - A @ x).max(axis=(1, 2)) / (bound * np.finfo(A.dtype).eps)
-
-
 def dense_solutions(A, b):
     """LAPACK's dense solutions; NaN where it finds a zero pivot."""
     x = np.full_like(b, np.nan)
@@ -74,8 +68,7 @@ def dense_solutions(A, b):
 
 
 def columns(rng, A, K):
-    b = rng.normal(size=(*A.batch_shape, A.shape[0], K))
-    return (b + (1j * rng.normal(size=b.shape) if A.dtype.kind == "c" else 0)).astype(A.dtype)
+    return normal(rng, (*A.batch_shape, A.shape[0], K), A.dtype)
 
 
 def short(method):

@@ -8,27 +8,10 @@ import pytest
 import implicitsolve as ims
 from implicitsolve.adapters import gru_parameters, implicit_gru
 from implicitsolve.drivers._race import RaceResult, race
+from tests.drivers.executors import Roots
 
 NEWTON = ims.NewtonKrylov()
 TIGHT = ims.NonlinearStop(atol=1e-10, rtol=0.0)
-
-
-class Squares:
-    """x**2 = c for each system, with a count of the rows that were evaluated."""
-
-    def __init__(self, c: Any) -> None:
-        self.c, self.rows = c, 0
-
-    def problem(self, c: Any = None) -> ims.Problem:
-        c = self.c if c is None else c
-
-        def residual(x: Any) -> Any:
-            self.rows += x.shape[0]
-            return x * x - c
-
-        return ims.Problem(
-            residual, jvp=lambda x, v: 2 * x * v, batch_ndim=1, take=lambda rows: self.problem(c[rows, ...])
-        )
 
 
 def column(*numbers: float) -> Any:
@@ -44,8 +27,8 @@ def test_the_start_that_needs_fewer_steps_wins_for_each_system() -> None:
     c, near = column(4.0, 9.0, 16.0), column(2.1, 3.1, 4.1)
     far = 1e6 * near
     first, second = np.where([[True], [False], [True]], near, far), np.where([[True], [False], [True]], far, near)
-    result = race(Squares(c).problem(), [first, second], method=NEWTON, stop=TIGHT)
-    alone = ims.root(Squares(c).problem(), near, method=NEWTON, stop=TIGHT)
+    result = race(Roots(c).problem(), [first, second], method=NEWTON, stop=TIGHT)
+    alone = ims.root(Roots(c).problem(), near, method=NEWTON, stop=TIGHT)
     assert isinstance(result, ims.NonlinearResult)
     assert result.winner.tolist() == [0, 1, 0]
     assert result.success.all()
@@ -81,8 +64,8 @@ def test_where_all_fail_the_smallest_residual_is_returned() -> None:
     c = column(-1.0, 4.0, -4.0)  # the first and the last have no root
     stop = ims.NonlinearStop(max_iterations=8)
     starts = [column(3.0, 1.0, 0.7), column(0.3, 1.0, 5.0)]
-    result = race(Squares(c).problem(), starts, method=NEWTON, stop=stop)
-    alone = [ims.root(Squares(c).problem(), start, method=NEWTON, stop=stop) for start in starts]
+    result = race(Roots(c).problem(), starts, method=NEWTON, stop=stop)
+    alone = [ims.root(Roots(c).problem(), start, method=NEWTON, stop=stop) for start in starts]
     assert result.winner.tolist() == [-1, 0, -1]
     best = np.argmin([one.residual_norm for one in alone], axis=0)
     for b in (0, 2):
@@ -94,7 +77,7 @@ def test_where_all_fail_the_smallest_residual_is_returned() -> None:
 
 
 def test_a_start_that_is_not_finite_loses_and_moves_no_tolerance() -> None:
-    squares = Squares(column(4.0, 4.0))
+    squares = Roots(column(4.0, 4.0))
     bad, good = column(np.nan, 3.0), column(3.0, np.inf)
     result = race(squares.problem(), [bad, good], method=NEWTON)
     assert result.winner.tolist() == [1, 0]
@@ -103,7 +86,7 @@ def test_a_start_that_is_not_finite_loses_and_moves_no_tolerance() -> None:
 
 
 def test_a_bad_start_does_not_loosen_the_tolerance_of_the_first() -> None:
-    result = race(Squares(column(2.0)).problem(), [column(1.0), column(1e8)], method=NEWTON)
+    result = race(Roots(column(2.0)).problem(), [column(1.0), column(1e8)], method=NEWTON)
     assert result.winner.item() == 0
     assert result.initial_norm.item() == 1.0
     assert result.residual_norm.item() <= 1.5e-8
@@ -111,12 +94,11 @@ def test_a_bad_start_does_not_loosen_the_tolerance_of_the_first() -> None:
 
 def test_beaten_starts_stop_costing() -> None:
     c, near, far = np.full((10, 1), 2.0), np.full((10, 1), 1.5), np.full((10, 1), 1e6)
-    squares = Squares(c)
-    alone = ims.root(squares.problem(), near, method=NEWTON)
-    rows_alone, squares.rows = squares.rows, 0
-    result = race(squares.problem(), [near, far], method=NEWTON)
+    one, both = Roots(c), Roots(c)
+    alone = ims.root(one.problem(), near, method=NEWTON)
+    result = race(both.problem(), [near, far], method=NEWTON)
     assert result.winner.tolist() == [0] * 10
-    assert squares.rows <= 2 * rows_alone
+    assert sum(both.rows) <= 2 * sum(one.rows)
     assert result.counts.residuals == alone.counts.residuals
     assert result.steps[-1].running == 0
 
@@ -124,7 +106,7 @@ def test_beaten_starts_stop_costing() -> None:
 def test_a_system_goes_on_alone_while_others_have_their_winner() -> None:
     c = column(2.0, 2.0)
     starts = [column(1.4, 1e5), column(1e6, 1e6)]
-    result = race(Squares(c).problem(), starts, method=NEWTON)
+    result = race(Roots(c).problem(), starts, method=NEWTON)
     after = [step.systems.tolist() for step in result.steps if step.running < 4]
     assert result.winner.tolist() == [0, 0]
     assert after[-1] == [1, 3]  # of both systems' starts, those of the second one
@@ -202,7 +184,7 @@ def test_a_batch_without_take_tries_whole_batches_in_turn() -> None:
 def test_the_monitor_sees_all_starts() -> None:
     shapes: list[tuple[int, ...]] = []
     race(
-        Squares(column(2.0, 3.0, 4.0)).problem(),
+        Roots(column(2.0, 3.0, 4.0)).problem(),
         [column(1.0, 1.0, 1.0), column(9.0, 9.0, 9.0)],
         method=NEWTON,
         monitor=lambda step, x, F: shapes.append(x.shape),
@@ -224,11 +206,11 @@ def test_the_monitor_sees_all_starts() -> None:
 )
 def test_starts_are_checked(starts: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
-        race(Squares(np.ones((2, 1))).problem(), starts)
+        race(Roots(np.ones((2, 1))).problem(), starts)
 
 
 def test_settings_are_checked() -> None:
-    problem, starts = Squares(np.ones((2, 1))).problem(), [np.ones((2, 1))]
+    problem, starts = Roots(np.ones((2, 1))).problem(), [np.ones((2, 1))]
     with pytest.raises(ValueError, match="race: `method` must be"):
         race(problem, starts, method="no such method")
     with pytest.raises(TypeError, match="race: `stop` must be"):

@@ -17,26 +17,11 @@ from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._solve import solve_root
 from implicitsolve.nonlinear._state import LoopState, Scheduler, Solution
 from tests.adapters.layers import ADAPTERS, make
+from tests.drivers.executors import Roots
 
 NEWTON = ims.NewtonKrylov()
 TIGHT = ims.NonlinearStop(atol=1e-10, rtol=0.0)
 HOST = "status", "iterations", "krylov_iterations"
-
-
-class Roots:
-    """x**2 = c for each system, with the number of rows of each evaluation."""
-
-    def __init__(self, c: Any) -> None:
-        self.c, self.rows = np.asarray(c, dtype=float).reshape(-1, 1), []
-
-    def problem(self, c: Any = None) -> ims.Problem:
-        c = self.c if c is None else c
-
-        def residual(x: Any) -> Any:
-            self.rows.append(x.shape[0])
-            return x * x - c
-
-        return ims.Problem(residual, jvp=lambda x, v: 2 * x * v, batch_ndim=1, take=lambda rows: self.problem(c[rows]))
 
 
 def layer(rng: np.random.Generator, *, B: int = 13, T: int = 6, scale: float = 1.0) -> ims.Problem:

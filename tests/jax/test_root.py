@@ -1,7 +1,5 @@
 """`implicitsolve.jax.root`: JAX's transformations of roots, and what becomes of failures."""
 
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 
@@ -267,22 +265,3 @@ def test_errors_of_the_solver_reach_the_program():
         solve(jnp.ones(25))
     with pytest.raises(Exception, match="block"):
         jax.block_until_ready(jax.jit(solve)(jnp.ones(25)))
-
-
-WITHOUT_JAX = """
-import sys
-import implicitsolve
-assert "jax" not in sys.modules
-sys.modules["jax"] = None
-try:
-    import implicitsolve.jax
-except ImportError as error:
-    print(type(error).__name__, error)
-"""
-
-
-def test_without_jax_the_import_says_what_to_install():
-    command = [sys.executable, "-c", WITHOUT_JAX]
-    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert out.startswith("BackendUnavailable implicitsolve.jax needs JAX")
-    assert "pip install 'implicitsolve[jax]'" in out

@@ -6,6 +6,7 @@ import pytest
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import host_dtype
 from implicitsolve.kernels import block_lu, cyclic_reduction
+from tests.helpers.direct import normal, random_blocks
 
 block_lu.load("numba")
 
@@ -13,23 +14,6 @@ block_lu.load("numba")
 def implementations(kernel):
     compiled = [pytest.param(f, id=name) for name, (f, _) in kernel.implementations.items() if name != "cupy"]
     return [pytest.param(kernel.reference, id="reference"), *compiled]
-
-
-def random_blocks(rng, B, T, m, k, dtype, lower, diagonal=4.0):
-    blocks = rng.normal(size=(B, T, m, k, k)) + (1j * rng.normal(size=(B, T, m, k, k)) if is_complex(dtype) else 0)
-    blocks[:, :, lower] += diagonal * k**0.5 * np.eye(k)
-    column = np.arange(T)[:, None] + np.arange(m) - lower
-    blocks[:, (column < 0) | (column >= T)] = np.nan  # never read
-    return blocks.astype(dtype)
-
-
-def random_columns(rng, B, T, k, K, dtype):
-    b = rng.normal(size=(B, T, k, K)) + (1j * rng.normal(size=(B, T, k, K)) if is_complex(dtype) else 0)
-    return b.astype(dtype)
-
-
-def is_complex(dtype):
-    return np.dtype(dtype).kind == "c"
 
 
 KERNELS = [
@@ -45,8 +29,7 @@ class TestFactors:
         return factor(blocks) if pivoting is None else factor(blocks, 1, 1, pivoting=pivoting)
 
     def test_take(self, factor, pivoting, rng):
-        blocks = random_blocks(rng, 4, 5, 3, 2, np.float64, 1)
-        b = random_columns(rng, 4, 5, 2, 2, np.float64)
+        blocks, b = random_blocks(rng, (4, 5, 1, 1, 2)), rng.normal(size=(4, 5, 2, 2))
         factors = self.factor_of(factor, pivoting, blocks)
         chosen = np.asarray([2, 0])
         part = factors.take(chosen)
@@ -65,7 +48,7 @@ class TestFactors:
 
 @pytest.mark.parametrize("pivoting", ["block", "band"])
 def test_implementations_find_the_same_singular_block(pivoting, rng):
-    blocks = random_blocks(rng, 1, 6, 3, 3, np.float64, 1)
+    blocks = random_blocks(rng, (1, 6, 1, 1, 3))
     blocks[0, 3, 1, :, 2] = blocks[0, 2, 2, :, 2] = blocks[0, 4, 0, :, 2] = 0  # a zero column of block column 3
     for function in [block_lu.reference, *(f for name, (f, _) in block_lu.implementations.items() if name != "cupy")]:
         assert function(blocks, 1, 1, pivoting=pivoting).singular.tolist() == [3]
@@ -73,8 +56,8 @@ def test_implementations_find_the_same_singular_block(pivoting, rng):
 
 @pytest.mark.parametrize("pivoting", ["block", "band"])
 def test_references_work_on_any_array_library(pivoting, xp, any_dtype, rng):
-    host = random_blocks(rng, 2, 5, 4, 2, host_dtype(any_dtype), 1)
-    b = random_columns(rng, 2, 5, 2, 2, host.dtype)
+    host = random_blocks(rng, (2, 5, 1, 2, 2), host_dtype(any_dtype))
+    b = normal(rng, (2, 5, 2, 2), host.dtype)
     factors = block_lu.reference(xp.asarray(host), 1, 2, pivoting=pivoting)
     x = factors.solve(xp.asarray(b))
     assert x.dtype == any_dtype
@@ -85,6 +68,6 @@ def test_references_work_on_any_array_library(pivoting, xp, any_dtype, rng):
 
 @pytest.mark.parametrize("adjoint", [False, True])
 def test_reduction_works_on_any_array_library(adjoint, xp, rng):
-    host, b = random_blocks(rng, 2, 6, 3, 2, np.complex128, 1), random_columns(rng, 2, 6, 2, 2, np.complex128)
+    host, b = random_blocks(rng, (2, 6, 1, 1, 2), np.complex128), normal(rng, (2, 6, 2, 2), np.complex128)
     x = cyclic_reduction.reference(xp.asarray(host)).solve(xp.asarray(b), adjoint)
     np.testing.assert_allclose(to_host(x), block_lu.reference(host, 1, 1).solve(b, adjoint), atol=1e-13)

@@ -9,8 +9,6 @@ from implicitsolve._arrays.host import to_host
 from implicitsolve.krylov._arnoldi import Arnoldi
 from tests.krylov.systems import FAMILY, KINDS, norms_of, product, systems
 
-# --------------------------------------------------------------------------------------------------- one Arnoldi cycle
-
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("with_M", "augmented"), [(False, 2), (True, 0)])

@@ -219,15 +219,20 @@ def test_without_take_the_whole_batch_is_called_with_the_others_where_they_were(
     np.testing.assert_array_equal(seen[0], np.concatenate([x[:2], x[2:] + 1]))
 
 
-def test_the_problem_is_not_reduced_while_most_systems_run(rng):
+def noted_cubics():
+    """A problem by its systems, and the systems that were taken."""
     asked = []
 
     def problem(indices):
         asked.append(list(indices))
         return Problem(cubic, batch_ndim=1, take=problem)
 
-    x = rng.standard_normal((8, 3))
-    ev, flat = evaluator(problem(range(8)), x)
+    return problem, asked
+
+
+def test_the_problem_is_not_reduced_while_most_systems_run(rng):
+    problem, asked = noted_cubics()
+    ev, flat = evaluator(problem(range(8)), rng.standard_normal((8, 3)))
     seven = ev.take(np.arange(1, 8), flat)
     six = seven.take(np.arange(1, 7), flat[1:])
     np.testing.assert_array_equal(seven.residual(flat[1:]), ev.residual(flat)[1:])
@@ -236,14 +241,8 @@ def test_the_problem_is_not_reduced_while_most_systems_run(rng):
 
 
 def test_problems_of_systems_that_are_not_evaluated_are_not_taken(rng):
-    asked = []
-
-    def problem(indices):
-        asked.append(list(indices))
-        return Problem(cubic, batch_ndim=1, take=problem)
-
-    x = rng.standard_normal((8, 3))
-    ev, flat = evaluator(problem(range(8)), x)
+    problem, asked = noted_cubics()
+    ev, flat = evaluator(problem(range(8)), rng.standard_normal((8, 3)))
     part = ev.take(np.asarray([6, 5, 1, 0]), flat).take(np.asarray([2, 0]), flat[:4])
     np.testing.assert_array_equal(part.residual(flat[[1, 6]]), ev.residual(flat)[[1, 6]])
     assert asked[1:] == [[1, 6]]

@@ -8,8 +8,6 @@ from implicitsolve import BlockBanded, BlockLU, BlockNewton, CyclicReduction, No
 from tests.helpers.lines import bratu, bratu_blocks, brusselator, brusselator_start, framed
 from tests.nonlinear.chains import DIAGONAL, MODES, PROBLEMS, TRIDIAGONAL, every_mode, run, true_norm
 
-# -- roots -----------------------------------------------------------------------------------------------------
-
 
 def dense_newton(F, x):
     """Newton's method with a complex-step Jacobian, from near a root: the reference."""
@@ -160,19 +158,6 @@ def test_a_singular_diagonal_is_no_obstacle():
     result = run(F, np.ones(8), TRIDIAGONAL)
     assert result.success
     np.testing.assert_allclose(result.x[::2], 2.0)
-
-
-def test_one_unknown_on_very_different_scales():
-    """Carrier densities, boundary layers: x from 1e-4 to 1e4 along the blocks."""
-    n = 60
-    scale = 10.0 ** (4 * np.sin(2 * np.pi * np.arange(n) / n))
-
-    def F(y):
-        x = y * scale
-        return np.roll(x, 1) - 3 * x + np.roll(x, -1) - x**3 + np.sin(np.arange(n))
-
-    result = run(F, np.full(n, 0.3) / scale, BlockBanded(1, 1, periodic=True))
-    assert result.success, result.message
 
 
 def test_a_monitor_sees_every_step():

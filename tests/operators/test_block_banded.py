@@ -17,8 +17,6 @@ from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.structure import BlockBanded
 from tests.operators.block_banded import COMPLEX, LIBRARIES, REALS, SEEDS, Case, cases, integers, with_garbage
 
-# ------------------------------------------------------------------------------------------------------------ products
-
 
 @given(cases(), LIBRARIES, SEEDS, st.booleans(), st.integers(0, 5))
 def test_products_are_those_of_the_dense_matrix(case, xp, seed, is_complex, columns):

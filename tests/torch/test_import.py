@@ -1,6 +1,5 @@
 """What `implicitsolve.torch` needs, and how tensors and arrays share memory."""
 
-import subprocess
 import sys
 from importlib import import_module
 
@@ -10,24 +9,6 @@ import pytest
 torch = pytest.importorskip("torch", exc_type=ImportError)
 imt = import_module("implicitsolve.torch")
 share = import_module("implicitsolve.torch._share")
-
-WITHOUT_TORCH = """
-import sys
-import implicitsolve
-assert "torch" not in sys.modules
-sys.modules["torch"] = None
-try:
-    import implicitsolve.torch
-except ImportError as error:
-    print(type(error).__name__, error)
-"""
-
-
-def test_without_torch_the_import_says_what_to_install():
-    command = [sys.executable, "-c", WITHOUT_TORCH]
-    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert out.startswith("BackendUnavailable implicitsolve.torch needs PyTorch")
-    assert "pip install 'implicitsolve[torch]'" in out
 
 
 def test_neither_package_hides_torch():

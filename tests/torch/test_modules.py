@@ -3,8 +3,8 @@
 import copy
 import io
 import pickle
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -239,8 +239,7 @@ def test_replicas_use_their_own_parameters(case, module, arguments):
     torch.testing.assert_close(states, own, rtol=0, atol=0)
     parameters = list(module.parameters())
     gradients, expected = (torch.autograd.grad(x.sum(), parameters) for x in (states, own))
-    for actual, gradient in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(actual, gradient, rtol=0, atol=0)
+    torch.testing.assert_close(gradients, expected, rtol=0, atol=0)
 
 
 def test_threads(case, module):
@@ -252,20 +251,9 @@ def test_threads(case, module):
         return torch.autograd.grad(module(inputs).pow(2).sum(), tuple(module.parameters()))
 
     expected = [gradients(inputs) for inputs in batches]
-    found: list[Any] = [None, None]
-
-    def work(i):
-        for _ in range(3):
-            found[i] = gradients(batches[i])
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for one, other in zip(found, expected, strict=True):
-        for g, h in zip(one, other, strict=True):
-            torch.testing.assert_close(g, h, rtol=0, atol=0)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(gradients, batches * 3))
+    torch.testing.assert_close(found, expected * 3, rtol=0, atol=0)
 
 
 def test_parametrizations_are_followed():

@@ -8,6 +8,8 @@ import numpy as np
 from implicitsolve import BlockBandedMatrix, BlockLU
 from implicitsolve._arrays.host import to_host
 from implicitsolve.kernels import block_lu, cyclic_reduction
+from tests.helpers import direct
+from tests.helpers.direct import random_blocks
 
 
 @dataclass(frozen=True)
@@ -46,28 +48,15 @@ class Case:
         return block_lu.select(given, pivoting=self.kernel, **case)(given, *bands, pivoting=self.kernel)
 
 
-def random_blocks(rng, sizes, dtype, diagonal=4.0):
-    """Random blocks (B, T, lower + upper + 1, k, k) for sizes (B, T, lower, upper, k)."""
-    B, T, lower, upper, k = sizes
-    blocks = rng.normal(size=(B, T, lower + upper + 1, k, k))
-    blocks[:, :, lower] += diagonal * k**0.5 * np.eye(k)
-    column = np.arange(T)[:, None] + np.arange(lower + upper + 1) - lower
-    blocks[:, (column < 0) | (column >= T)] = np.nan  # never read
-    return blocks.astype(dtype)
-
-
 def solved(device, factors, b, adjoint=False):
     """Solution on the host."""
     return to_host(factors.solve(device.asarray(b), adjoint))
 
 
 def scaled_residuals(case, blocks, x, b, adjoint):
-    """max|b - A x| / ((||A||_inf max|x| + max|b|) eps) of each system, in float64."""
+    """Those of `direct`, in float64."""
     A = BlockBandedMatrix(blocks.astype(float), lower=case.lower, upper=case.upper).todense()
-    A = A.swapaxes(1, 2) if adjoint else A
-    x, b = (y.reshape(*A.shape[:2], y.shape[-1]).astype(float) for y in (x, b))
-    bound = np.abs(A).sum(axis=2).max(axis=1) * np.abs(x).max(axis=(1, 2)) + np.abs(b).max(axis=(1, 2))
-    return np.abs(b - A @ x).max(axis=(1, 2)) / (bound * np.finfo(case.dtype).eps)
+    return direct.scaled_residuals(A.swapaxes(1, 2) if adjoint else A, x.astype(float), b.astype(float), case.dtype)
 
 
 def check(device, case, factors, blocks, b, bound=30.0):

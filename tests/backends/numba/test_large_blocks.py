@@ -9,6 +9,7 @@ from implicitsolve import BlockBandedMatrix, BlockLU, Status
 from implicitsolve.backends.numba import _jit
 from implicitsolve.backends.numba._blas import LargeBlockFactors
 from implicitsolve.kernels import LARGE_BLOCK, _contract, _lapack, block_lu, favors_band
+from tests.helpers.direct import normal, random_blocks, scaled_residuals
 
 SLOW = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in (np.float32, np.complex128)]
 BANDS = [(1, 1), (2, 1), (1, 2), (3, 2)]
@@ -16,12 +17,8 @@ BOUND = 30
 
 
 def random_matrix(rng, B, T, k, dtype=np.float64, lower=1, upper=1, diagonal=2.0):
-    shape = (B, T, lower + upper + 1, k, k)
-    blocks = rng.normal(size=shape) + (1j * rng.normal(size=shape) if np.dtype(dtype).kind == "c" else 0)
-    blocks[:, :, lower] += diagonal * (lower + upper + 1) * k**0.5 * np.eye(k)
-    column = np.arange(T)[:, None] + np.arange(lower + upper + 1) - lower
-    blocks[:, (column < 0) | (column >= T)] = np.nan  # never read
-    return BlockBandedMatrix(blocks.astype(dtype), lower=lower, upper=upper)
+    blocks = random_blocks(rng, (B, T, lower, upper, k), dtype, diagonal * (lower + upper + 1))
+    return BlockBandedMatrix(blocks, lower=lower, upper=upper)
 
 
 def factored(A, **settings):
@@ -29,25 +26,16 @@ def factored(A, **settings):
     return factor(A.blocks, A.lower, A.upper, pivoting="block", **settings)
 
 
-def scaled_residual(A, x, b):
-    """max|b - A x| / ((||A||_inf max|x| + max|b|) eps), the largest over the batch."""
-    axes = (1, 2)
-    size = np.abs(A).sum(axis=2).max(axis=1) * np.abs(x).max(axis=axes) + np.abs(b).max(axis=axes)
-    return (np.abs(b - A @ x).max(axis=axes) / (size * np.finfo(A.dtype).eps)).max()
-
-
 def check(inverse, A, rng):
     dense = A.todense()
     for M, solve in ((dense, inverse.matmat), (dense.conj().swapaxes(1, 2), inverse.rmatmat)):
         for K in (1, 3, 40):
-            b = rng.normal(size=(len(dense), A.shape[0], K)).astype(A.dtype)
-            if A.dtype.kind == "c":
-                b += 1j * rng.normal(size=b.shape).astype(b.real.dtype)
+            b = normal(rng, (len(dense), A.shape[0], K), A.dtype)
             before = b.copy()
             x = solve(b)
             assert x.dtype == A.dtype
             np.testing.assert_array_equal(b, before)
-            assert scaled_residual(M, x, b) < BOUND
+            assert scaled_residuals(M, x, b).max() < BOUND
 
 
 @pytest.mark.parametrize("k", [20, 24, 32])
