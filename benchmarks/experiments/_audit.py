@@ -160,6 +160,11 @@ def _asynchronous(stored: dict[str, Any]) -> Expected:
         cells = of["walks"], [row["updates"] for row in rows], of["calls"], of["width"] * batch, of["work"]
         staleness = mean(one["mean"] for one in stale), max(one["most"] for one in stale)
         yield _row(section, name, _errors(rows), *cells, *staleness, of["seconds"])
+    for way, name in names.items():
+        rows = _of(stored["asynchronous_time"]["runs"], way=way)
+        cells = ([row["updates"] for row in rows], *(mean(row[key] for row in rows) for key in ("calls", "width")))
+        walks = mean(row["walks"] for row in rows)
+        yield _row("The same at equal time", name, _errors(rows), walks, *cells[:-1], cells[-1] * batch)
     full, ended = means["full"], means["drained"]
     yield section, "takes # times the evaluations", [full["work"] / ended["work"]]
     pattern = "gives # times the updates of streams that end, and an error that is # % from theirs"
