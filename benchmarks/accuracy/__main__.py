@@ -4,7 +4,8 @@ A system is solved if success is reported at an x within 1e-4 of its root, relat
 unknowns; a success elsewhere, or of a system that has no root, is a false one. The ratio of the estimated error to the
 true one is taken over solved systems, with errors of at least one unit of rounding.
 
-A run adds its rows to ``accuracy.json``, which holds rows of one commit alone: at another one it begins anew.
+A run adds its rows to ``accuracy.json``, each with the commit that they were measured at, in place of those of the same
+solver. So a record may be made in pieces.
 
 Usage::
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import textwrap
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -140,8 +142,8 @@ def page(known: dict[str, Any]) -> str:
         "an x within 1e-4 of the root, relative to it in the units of the unknowns. A success elsewhere, or of a\n"
         "system without a root, is false. Estimates are those of `result.error`, beside the true error of solved\n"
         "systems. Settings are the defaults; `BlockNewton` is given bands, or one block; fixed-point methods expect\n"
-        "x - G(x), and the batches are of the dense kinds. Written by `python -m benchmarks.accuracy`, all rows at\n"
-        f"commit {known['commit']}, seed {known['seed']}.",
+        "x - G(x), and the batches are of the dense kinds. Written by `python -m benchmarks.accuracy`.",
+        textwrap.fill(f"Seed {known['seed']}, at the commits {commits_of(known)}.", 110, break_on_hyphens=False),
         table(known["rows"]),
     ]
     if known["hard"]:
@@ -176,26 +178,38 @@ def main(arguments: Sequence[str] | None = None) -> None:
     generate: Any = hard.systems if options.hard else systems
     for name in filter(None, options.methods.split(",")):
         rows = measured(name, list(generate(options.count, options.seed)))
-        known["hard" if options.hard else "rows"][name] = {"count": options.count, "rows": rows}
+        known["hard" if options.hard else "rows"][name] = {"count": options.count, "commit": commit(), "rows": rows}
         save(options.record, known)
         print(table({name: {"rows": rows}}), flush=True)
     if options.warm:
-        known["warm"] = warm_starts(options.count, options.seed)
+        known["warm"] = warm_starts(options.count, options.seed) | {"commit": commit()}
         save(options.record, known)
         print(known["warm"])
     if options.write:
         options.write.write_text(page(known), encoding="utf-8")
 
 
+def commit() -> str:
+    """The last commit that changed the library."""
+    command = ["git", "log", "-1", "--format=%h", "--", ":/implicitsolve"]
+    return subprocess.run(command, capture_output=True, text=True, cwd=RECORD.parent).stdout.strip()
+
+
+def commits_of(known: dict[str, Any]) -> str:
+    """The commits of the record, with what was measured there."""
+    rows: dict[str, list[str]] = {}
+    for name, record in known["rows"].items():
+        rows.setdefault(record["commit"], []).append(name)
+    for name, record in (("harder kinds", known["hard"].get("auto")), ("warm starts", known["warm"])):
+        if record:
+            rows.setdefault(record["commit"], []).append(name)
+    return "; ".join(f"{at} ({', '.join(names)})" for at, names in rows.items())
+
+
 def recorded(path: Path, seed: int) -> dict[str, Any]:
-    """What was measured at this commit with this seed."""
-    command = ["git", "log", "-1", "--format=%h", "--", "implicitsolve"]
-    commit = subprocess.run(
-        command, capture_output=True, text=True, cwd=Path(__file__).parent.parent.parent
-    ).stdout.strip()
+    """What was measured with this seed."""
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    is_current = (known.get("commit"), known.get("seed")) == (commit, seed)
-    return known if is_current else {"commit": commit, "seed": seed, "rows": {}, "hard": {}, "warm": None}
+    return known if known.get("seed") == seed else {"seed": seed, "rows": {}, "hard": {}, "warm": None}
 
 
 def save(path: Path, known: dict[str, Any]) -> None:
