@@ -30,6 +30,7 @@ from implicitsolve.nonlinear._convergence import (
     ITERATION_LIMIT,
     NONFINITE,
     RUNNING,
+    SINGULAR,
     STAGNATED,
     UNMOVED,
     OneConvergence,
@@ -258,6 +259,11 @@ class OneInvertedSystem(OneSystem):
     def _correction(self) -> HostArray:
         """The correction that the inverse at hand predicts at x."""
         raise NotImplementedError
+
+    def _settle(self, limit: float) -> None:
+        super()._settle(limit)
+        if self.status == CONVERGED and self.progress.steps > 0 and not self._confirm(always=True):
+            self.status = SINGULAR  # F does not determine x where it is rounding error
 
     def _prediction(self, moved: HostArray, step: float, before: float, size: float) -> Lengths:
         self._note_first(moved)
