@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from implicitsolve import monitor
 from implicitsolve._linear_solve import linear_solve
 from implicitsolve._record import Counts, NewtonStep
+from implicitsolve._root import plan, root
 from implicitsolve.compat import newton_krylov
 from implicitsolve.derivatives import pull_back, push_forward
 from implicitsolve.derivatives._systems import AdjointResult, TangentResult
@@ -40,7 +41,6 @@ from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearo
 from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult, load
-from implicitsolve.solve import plan, root
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
 from implicitsolve.structure import BlockBanded, Detection, Grid, Sparse

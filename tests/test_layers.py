@@ -40,7 +40,7 @@ globalize
 elimination
 _linear_solve
 nonlinear
-solve
+_root
 derivatives
 drivers
 compat

@@ -24,7 +24,7 @@ NOT_TESTS = [
 NOT_TESTS += [f"implicitsolve/{name}" for name in ("torch", "backends", "adapters", "testing")]
 OPTIONS = ["-q", "-s", "--tb=no", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:cov", "-o", "timeout=20"]
 # Tests of what is declared: they execute few lines of what they test, or those of many files.
-DECLARED = ("tests/test_settings.py", "tests/test_documented_numbers.py", "tests/test_solve.py")
+DECLARED = ("tests/test_settings.py", "tests/test_documented_numbers.py", "tests/test_methods.py")
 CLOSEST = 4  # test files for a change of what runs at import
 SLOW = 3.0  # seconds of CPU time; a slower test is not run
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._record import LimitReached, Tally
+from implicitsolve._root import check_settings
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.branches._branch import Branch
 from implicitsolve.branches._family import Family, real_start
@@ -19,7 +20,6 @@ from implicitsolve.branches._system import ExtendedSystem
 from implicitsolve.errors import hinted
 from implicitsolve.monitor import Monitor
 from implicitsolve.problem import Problem
-from implicitsolve.solve import check_settings
 from implicitsolve.status import Status
 from implicitsolve.stopping import (
     NonlinearStop,

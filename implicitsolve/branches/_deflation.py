@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._record import Tally
+from implicitsolve._root import check_settings, root
 from implicitsolve._typing import HostArray
 from implicitsolve.branches._family import Family, real_start
 from implicitsolve.branches._system import ExtendedSystem, Frame
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
-from implicitsolve.solve import check_settings, root
 from implicitsolve.stopping import NonlinearStop, check_limit
 
 LONGEST = 10.0  # step, over the distance to the nearest known solution

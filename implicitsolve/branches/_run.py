@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._record import Counts, NewtonStep
+from implicitsolve._root import root
 from implicitsolve._typing import HostArray
 from implicitsolve.branches._branch import Branch, SpecialPoint
 from implicitsolve.branches._path import Corrected, Path, Point
 from implicitsolve.monitor import Monitor, ends_solve
 from implicitsolve.result import NonlinearResult
-from implicitsolve.solve import root
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 

@@ -16,6 +16,7 @@ from scipy.optimize import OptimizeResult
 
 from implicitsolve._arrays.namespace import array_namespace, as_inexact
 from implicitsolve._record import NewtonStep
+from implicitsolve._root import root
 from implicitsolve._scipy_keywords import DROP_IN_REPLACEMENTS
 from implicitsolve._typing import Array, CallersArray, Product, Residual
 from implicitsolve.compat._stop import ScipyStop, flat, in_shape
@@ -28,7 +29,6 @@ from implicitsolve.monitor import Monitor, check_signature, combine, table
 from implicitsolve.nonlinear import NewtonKrylov
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
-from implicitsolve.solve import root
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_budget, check_limit, kind_of
 

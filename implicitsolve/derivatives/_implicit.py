@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from implicitsolve._root import INACCURATE
 from implicitsolve._typing import ArrayArgument, CallersArray
 from implicitsolve.derivatives._parameter_differences import judged
 from implicitsolve.derivatives._point import Point
@@ -17,7 +18,6 @@ from implicitsolve.errors import AccuracyWarning, hinted
 from implicitsolve.krylov import KrylovMethod
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult
-from implicitsolve.solve import INACCURATE
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop
 

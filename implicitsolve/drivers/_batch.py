@@ -14,12 +14,12 @@ import numpy as np
 from implicitsolve._arrays.host import gather
 from implicitsolve._arrays.namespace import array_namespace, as_inexact
 from implicitsolve._record import Counts
+from implicitsolve._root import NonlinearMethod, check_settings, root
 from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.drivers._dispatch import MUST_BE, Chunk, Dispatch, Pool, Task
 from implicitsolve.problem import Problem, chosen, own_start
 from implicitsolve.result import NonlinearResult, error_per_system, per_system, status_per_system
-from implicitsolve.solve import NonlinearMethod, check_settings, root
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_limit
 

@@ -17,6 +17,7 @@ from implicitsolve._arrays import files
 from implicitsolve._arrays.host import from_host, gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, eps, is_array
 from implicitsolve._record import Counts, NewtonStep
+from implicitsolve._root import NonlinearMethod, check_settings
 from implicitsolve._typing import Array, Indices
 from implicitsolve.drivers._batch import select, unknown
 from implicitsolve.kernels._norms import norm_max
@@ -29,7 +30,6 @@ from implicitsolve.nonlinear._solve import solve_root
 from implicitsolve.nonlinear._state import Scheduler
 from implicitsolve.problem import Problem, chosen, own_start, spread
 from implicitsolve.result import NonlinearResult
-from implicitsolve.solve import NonlinearMethod, check_settings
 from implicitsolve.status import CUT, Status
 from implicitsolve.stopping import NonlinearStop, check_limit
 

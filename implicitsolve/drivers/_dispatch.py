@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from implicitsolve._root import NonlinearMethod, root
 from implicitsolve._typing import Array, Indices
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
-from implicitsolve.solve import NonlinearMethod, root
 from implicitsolve.stopping import NonlinearStop, check_limit
 
 POLL = 0.1  # seconds between two looks at `cancel`, as documented there

@@ -12,6 +12,7 @@ import numpy as np
 from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, as_inexact
 from implicitsolve._record import Counts
+from implicitsolve._root import NonlinearMethod
 from implicitsolve._typing import Array, CallersArray, HostArray, Indices
 from implicitsolve.derivatives import AdjointResult, pull_back
 from implicitsolve.derivatives._systems import long_krylov, names_of
@@ -25,7 +26,6 @@ from implicitsolve.nonlinear._state import Scheduler
 from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem, chosen
 from implicitsolve.result import Ending, NonlinearResult
-from implicitsolve.solve import NonlinearMethod
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop, check_choice
 

@@ -11,6 +11,7 @@ import scipy.sparse
 
 from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._record import Tally
+from implicitsolve._root import NonlinearMethod, check_settings, root
 from implicitsolve._typing import ArrayArgument, HostArray
 from implicitsolve.direct import SparseLU
 from implicitsolve.linearize._jacobian import assemble_jacobian, detect_structure
@@ -18,7 +19,6 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._convert import aslinearoperator
 from implicitsolve.problem import Problem, with_derivatives
 from implicitsolve.result import NonlinearResult
-from implicitsolve.solve import NonlinearMethod, check_settings, root
 from implicitsolve.stopping import NonlinearStop
 from implicitsolve.structure import Sparse
 from implicitsolve.structure._names import few_names

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace, as_inexact
+from implicitsolve._root import NonlinearMethod, check_settings, solve_root
 from implicitsolve._typing import Array
 from implicitsolve.drivers._batch import concatenate, select
 from implicitsolve.linearize._evaluator import Evaluator
@@ -17,7 +18,6 @@ from implicitsolve.monitor import Monitor
 from implicitsolve.nonlinear._state import Scheduler
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult, per_system
-from implicitsolve.solve import NonlinearMethod, check_settings, solve_root
 from implicitsolve.status import CUT, Status
 from implicitsolve.stopping import NonlinearStop, check_generator
 

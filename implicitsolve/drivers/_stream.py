@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from implicitsolve._root import NonlinearMethod, check_settings
 from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.monitor import Monitor
@@ -16,7 +17,6 @@ from implicitsolve.nonlinear._solve import solve_root
 from implicitsolve.nonlinear._state import Scheduler
 from implicitsolve.problem import Problem, own_start
 from implicitsolve.result import NonlinearResult
-from implicitsolve.solve import NonlinearMethod, check_settings
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_limit
 

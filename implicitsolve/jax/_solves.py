@@ -10,11 +10,11 @@ import jax
 import numpy as np
 
 from implicitsolve._linear_solve import check_linear
+from implicitsolve._root import check_settings
+from implicitsolve._root import root as root_on_host
 from implicitsolve.derivatives import pull_back, push_forward
 from implicitsolve.jax._exchange import PULL, PUSH, VALUE, Ask, HostSolve
 from implicitsolve.problem import Problem
-from implicitsolve.solve import check_settings
-from implicitsolve.solve import root as root_on_host
 from implicitsolve.stopping import LinearStop, NonlinearStop
 
 Function = Callable[..., Any]

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from implicitsolve._root import root
 from implicitsolve._typing import Array
 from implicitsolve.derivatives._implicit import pull_back, push_forward
 from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
-from implicitsolve.solve import root
 from implicitsolve.structure import BlockBanded
 from implicitsolve.torch._options import SolveOptions
 from implicitsolve.torch._share import (

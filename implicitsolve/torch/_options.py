@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from implicitsolve._linear_solve import check_linear
-from implicitsolve.solve import check_settings
+from implicitsolve._root import check_settings
 from implicitsolve.stopping import LinearStop, NonlinearStop, check_choice
 
 ON_FAILURE = ("warn", "raise", "ignore")

@@ -11,6 +11,7 @@ import numpy as np
 
 from implicitsolve._arrays.namespace import is_array, library
 from implicitsolve._record import Counts, NewtonStep
+from implicitsolve._root import root
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba import _newton_lanes
 from implicitsolve.backends.numba._blas import usable
@@ -22,7 +23,6 @@ from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
-from implicitsolve.solve import root
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 from implicitsolve.structure import BlockBanded

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import implicitsolve as ims
+from implicitsolve._root import METHODS
 from implicitsolve.nonlinear import Auto
-from implicitsolve.solve import METHODS
 
 NAMES = {
     "anderson": ims.Anderson(),
