@@ -249,7 +249,6 @@ class Progress:
         growth = larger(1.0, self.ratio(step, LONG * scale)) ** CURVED
         remaining = growth * correction * self.ratio(step, step - correction)  # ||c|| / (1 - theta)
         self.error = where(is_known, self.ratio(remaining, scale) + unit, math.inf)
-        is_visible = is_visible & ((correction < math.inf) | (self.left <= FALLEN))  # a step may have been shortened
         length = larger(where(correction < math.inf, correction, 0.0), step)
         self.direction = where(is_visible, self.ratio(length, scale), math.inf)
 

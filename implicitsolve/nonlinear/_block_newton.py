@@ -190,8 +190,7 @@ class OneFactoredSystem(OneInvertedSystem):
         blocks = None if differences is None else differences.taken(self.x, self.F, self.norm)
         if differences is None or blocks is None:
             J, known = self.assembler.assemble(self.evaluator, self.x[None], self.F[None]), self.units
-            if self.assembler.is_current:
-                self._note_units(J)
+            self._note_units(J)
             if isinstance(self.assembler, SparseAssembler):
                 self.assembler.units = self.units
                 if known is None and self.units is not None:  # in these units lengths of differences may be others

@@ -93,6 +93,8 @@ class OneDenseSystem(OneInvertedSystem):
                 self._accept(x, F, norm)
             failed, size = RUNNING if self.idle < IDLE_STEPS else STAGNATED, size if is_accepted else 0.0
             self._update_status(step, is_slow=is_slow, failed=failed, step=size, size=x_size)
+            if is_accepted and self.is_limited and not self.progress.error < math.inf:
+                self.progress.direction = math.inf  # a shortened step is none
         if is_accepted:
             traced["step_length"] = WHOLE if model is None else np.asarray([ratio_of(size, newton_size)])
         return traced
