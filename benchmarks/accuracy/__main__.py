@@ -80,7 +80,8 @@ def measured(name: str, found: Sequence[Any]) -> list[list[Any]]:
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for system, answer in zip(found, solver(name)(found)):
-            records.setdefault(system.kind, Record()).note(system, *answer)
+            if answer is not None:
+                records.setdefault(system.kind, Record()).note(system, *answer)
     rows = [
         [kind, len(record.claims), record.solved, record.false, int(np.median(record.calls)), *shares(record.ratios())]
         for kind, record in records.items()
@@ -142,7 +143,7 @@ def page(known: dict[str, Any]) -> str:
         "an x within 1e-4 of the root, relative to it in the units of the unknowns. A success elsewhere, or of a\n"
         "system without a root, is false. Estimates are those of `result.error`, beside the true error of solved\n"
         "systems. Settings are the defaults; `BlockNewton` is given bands, or one block; fixed-point methods expect\n"
-        "x - G(x), and the batches are of the dense kinds. Written by `python -m benchmarks.accuracy`.",
+        "x - G(x), and the batches are of dense systems. Written by `python -m benchmarks.accuracy`.",
         textwrap.fill(f"Seed {known['seed']}, at the commits {commits_of(known)}.", 110, break_on_hyphens=False),
         table(known["rows"]),
     ]

@@ -14,7 +14,7 @@ import implicitsolve as ims
 from benchmarks.accuracy.systems import Mixed, System, increasing, vanishing
 
 Answer = tuple[Any, bool, float, int]  # x, success, estimated error and evaluations
-Solver = Callable[[Sequence[System]], list[Answer]]
+Solver = Callable[[Sequence[System]], Sequence[Answer | None]]  # None: the system is of a kind that is not put to it
 LARGEST_DENSE = 40  # unknowns of the systems with a dense Jacobian
 FAILURES = scipy.optimize.NoConvergence, ValueError, ArithmeticError, np.linalg.LinAlgError, TypeError
 
@@ -147,11 +147,11 @@ def per_place(rows: list[int], result: Any) -> dict[int, Answer]:
 def by_batches(solve: Callable[..., Any]) -> Solver:
     """``solve(problem, x0)`` for batches of all dense systems of a size."""
 
-    def answers(found: Sequence[System]) -> list[Answer]:
+    def answers(found: Sequence[System]) -> list[Answer | None]:
         known: dict[int, Answer] = {}
         for rows, equations, x0 in batches(found, lambda _: 0):
             known |= per_place(rows, solve(batch_of(equations), x0))
-        return [known.get(i, (system.x0, False, np.nan, 0)) for i, system in enumerate(found)]
+        return [known.get(i) for i in range(len(found))]
 
     return answers
 
@@ -182,7 +182,7 @@ def in_chunks(problem: Any, x0: Any) -> Any:
         return ims.drivers.solve_batch(problem, x0, executor=executor, chunks=2)
 
 
-def compiled(found: Sequence[System]) -> list[Answer]:
+def compiled(found: Sequence[System]) -> list[Answer | None]:
     """`newton_batch`, for batches of dense systems."""
     from implicitsolve.backends.numba import newton_batch
 
@@ -192,7 +192,7 @@ def compiled(found: Sequence[System]) -> list[Answer]:
         parts = [(e.r, e.rows, e.units, e.B, e.A, e.phi, e.g) for e in equations]
         data = np.stack([np.concatenate([np.ravel(part) for part in each]) for each in parts])
         known |= per_place(rows, newton_batch(F, x0, data))
-    return [known.get(i, (system.x0, False, np.nan, 0)) for i, system in enumerate(found)]
+    return [known.get(i) for i in range(len(found))]
 
 
 def loops() -> Any:
