@@ -219,11 +219,21 @@ class SpaceCollector:
     def _pairs(
         self, systems: Indices, V: Array, Z: Array, small: Hessenberg, columns: HostArray
     ) -> tuple[Indices, Array, Array, HostArray]:
-        """The pairs of some systems: J Z = V H, and with H = Q R, U = Z R^-1 and C = V Q, rotated by `truncate`."""
-        m, xp, used = small.columns, array_namespace(V), np.arange(small.columns)[None, :] < columns[:, None]
-        R = np.where(used[:, None, :], small.R, 0.0)
-        rotation, inverse, self.theta[systems], chosen = truncate(R, self.keep, *invertible(V.dtype, xp))
-        Q = small.Q @ rotation
+        """The pairs of some systems: J Z = V H, and with H = Q R, U = Z R^-1 and C = V Q, or as `truncate` says."""
+        m, Q, R = small.columns, small.Q, small.R
+        chosen = np.arange(m)[None, :] < columns[:, None]
+        xp = array_namespace(V)
+        negligible, least = invertible(V.dtype, xp)
+        with np.errstate(all="ignore"):
+            inverse, S = np.linalg.inv(R), np.abs(np.diagonal(R, axis1=1, axis2=2))
+            largest, size = (m * np.abs(x).max(axis=(1, 2)) for x in (R, inverse))
+            is_regular = (negligible * size * largest < 1) & (least * size < 1)
+        if m > self.keep or not is_regular.all():
+            R = np.where(chosen[:, None, :], R, 0.0)
+            rotation, inverse, self.theta[systems], chosen = truncate(R, self.keep, negligible, least)
+            Q = Q @ rotation
+        else:
+            self.theta[systems] = geometric_mean(S, chosen)
         with np.errstate(all="ignore"):
             U, C = (
                 xp.matmul(from_host(np.swapaxes(x * chosen[:, None, :], 1, 2), V), rows)

@@ -117,20 +117,24 @@ def agrees(
 ) -> HostArray:
     """Where F changes from x (b, N) to (1 + t) x by what an inverse of J predicts, or to x + t `far`.
 
-    Curvature in a large unknown may hide what a small one does, if both change. At most two evaluations.
+    Curvature in a large unknown may hide what a small one does, if both change. Where F is not finite at one end, the
+    other one, (1 - t) x, decides. At most three evaluations.
     """
     xp = array_namespace(x)
     part = eps(xp, x.dtype) ** 0.25  # t: rounding of differences may be multiplied by a large J^-1
     has_agreed = np.zeros(x.shape[0], dtype=bool)
-    for direction in (x, far) if xp.any(far != 0) and xp.any(far != x) else (x,):
+    directions = [x, far] if xp.any(far != 0) and xp.any(far != x) else [x]
+    for direction in directions:
         with np.errstate(all="ignore"):
             ahead = evaluator.moved(x, part * direction)
             moved = ahead - x  # first: `residual` may change its argument
-            found = inverse(evaluator.residual(ahead, keep=False) - F)
-            found = found if unseen is None else found + part * unseen(direction)
+            change = evaluator.residual(ahead, keep=False) - F
+            found = inverse(change) if unseen is None else inverse(change) + part * unseen(direction)
             has_agreed |= to_host(xp.all(abs(found - moved) <= CONFIRMED * part * scale, axis=1))
         if has_agreed.all():
             break
+        if direction is x and not xp.all(xp.isfinite(change)):
+            directions.append(-x)
     return has_agreed
 
 
