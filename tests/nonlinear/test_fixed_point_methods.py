@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve import Anderson, Broyden, LinearOperator, NonlinearStop, Picard, Problem, Status, root
+from implicitsolve.nonlinear._solve import solve_root
 from implicitsolve.nonlinear._state import Scheduler
 
 METHODS = {
@@ -74,7 +75,7 @@ def test_systems_that_wait_for_a_place_are_solved(method):
     layers = Layers.drawn(0, 7, 5, 0.9)
     x0 = np.zeros((7, 5))
     stop = NonlinearStop(rtol=1e-10)
-    few = ims.solve.solve_root(layers.problem(), x0, method, stop, ims.monitor.silent, Scheduler(capacity=4))
+    few = solve_root(layers.problem(), x0, method, stop, ims.monitor.silent, Scheduler(capacity=4))
     whole = root(layers.problem(), x0, method=method, stop=stop)
     assert few.success.all()
     np.testing.assert_allclose(few.x, whole.x, rtol=1e-8, atol=1e-9)
