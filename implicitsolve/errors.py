@@ -105,7 +105,7 @@ MEANT |= dict.fromkeys(("jac_sparsity", "sparsity"), ("structure",))
 MEANT |= dict.fromkeys(("x_rtol", "x_tol", "xatol"), ("xtol",)) | {"fatol": ("atol",), "ftol": ("rtol",)}
 MEANT |= dict.fromkeys(("args", "parameters"), (FUNCTION,)) | dict.fromkeys(("Dfun", "fprime", "jacobian"), ("jac",))
 
-ELSEWHERE = {  # attributes of a result, and what other libraries call them
+ELSEWHERE: dict[str, tuple[str, ...]] = {  # attributes of a result, and what other libraries call them
     "x": ("root", "sol", "solution", "u", "value", "y", "zero"),
     "fun": ("F", "fvec", "resid", "residual"),
     "success": ("converged",),

@@ -285,7 +285,7 @@ NAMES_THE_WAY = {
     "whether a root has converged": (lambda: ims.root(squares, [1.0]).converged, AttributeError, "result.success"),
     "the flag of fsolve": (lambda: ims.root(squares, [1.0])["ier"], KeyError, "result.status"),
     "J of another library's result": (lambda: ims.root(squares, [1.0]).fjac, AttributeError, r"result.jacobian\(\)"),
-    "a misspelt attribute": (lambda: ims.root(squares, [1.0]).sucess, AttributeError, "has no attribute 'sucess'"),
+    "a name of no library": (lambda: ims.root(squares, [1.0]).colour, AttributeError, "has no attribute 'colour'"),
     "a result as a sequence": (lambda: list(ims.root(squares, [1.0])), TypeError, "result.x"),
     "a key of no result": (lambda: ims.root(squares, [1.0])["y"], KeyError, "y"),
     "J of a copied result": (lambda: pickle.loads(pickle.dumps(ims.root(squares, [1.0]))).jacobian(), TypeError,
