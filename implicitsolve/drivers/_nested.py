@@ -80,7 +80,8 @@ class Nested:
     -----
     Each group starts from its last solution, and if that fails from x0. One residual costs those of the groups' solves,
     each a call of the whole F; one Jacobian that of the whole and two factorizations. The stopping rule of `root` holds
-    for R and e: ``root(problem, nested.expand(result.x))`` judges F and x, and is left with no or one step.
+    for R and e. ``root(problem, nested.expand(result.x))`` judges all of F and x; it succeeds only if the inner solves
+    are as accurate as its own rule requires, which those of another program may not be.
 
     References
     ----------

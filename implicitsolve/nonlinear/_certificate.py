@@ -38,8 +38,9 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
     more unknowns those have stagnated most of whose equations have hardly changed since x0, beside one far larger.
     """
     tally, unknowns = evaluator.tally, solution.x.shape[1]
-    rows = rows[solution.status[rows] == Status.CONVERGED]
-    if not rows.size:
+    rows, problem = rows[solution.status[rows] == Status.CONVERGED], evaluator.problem
+    is_layer = problem.blocks is not None or problem.fixed_point  # on a device its few launches are its time
+    if not rows.size or (is_layer and not isinstance(solution.x, np.ndarray)):
         return
     xp, first_F = evaluator.xp, solution.F if solution.first_F is None else solution.first_F
     x, F, start, first = (gather(part, rows) for part in (solution.x, solution.F, solution.start, first_F))
@@ -55,7 +56,7 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
         doubtful &= ~is_rounding(evaluator.take(rows, solution.x), x, F, SLIGHT, ignored)
     solution.status[rows[is_lost | doubtful]] = Status.STAGNATED  # far away F has hardly fallen
     is_open = ~is_lost & ((solution.norm[rows] > 0) | (size / LARGER > begin)) & (unknowns <= MOST_UNKNOWNS)
-    if not is_open.any() or evaluator.problem.blocks is not None or evaluator.problem.fixed_point or tally.is_spent():
+    if not is_open.any() or is_layer or tally.is_spent():
         return
     rows, points = rows[is_open], [gather(part, np.flatnonzero(is_open)) for part in (x, F, start)]
     try:
