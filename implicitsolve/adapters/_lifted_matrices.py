@@ -129,10 +129,7 @@ def _place(caller: str, weights: Mapping[str, Array], places: Places, shape: tup
     like = next(iter(weights.values()))
     blocks = [(column(weights[name]), i, j) for name, corners in places.items() for i, j in corners.tolist()]
     if format == "dense":
-        matrix = zeros(shape, like)
-        for block, i, j in blocks:
-            matrix[i : i + block.shape[0], j : j + block.shape[1]] = block
-        return matrix
+        return _fill(zeros(shape, like), blocks)
     sizes = {tuple(block.shape) for block, _, _ in blocks}
     size = next(iter(sizes), (shape[0], shape[0]))
     at = np.array([place for _, *place in blocks], dtype=np.intp).reshape(-1, 2)
@@ -150,6 +147,12 @@ def _place(caller: str, weights: Mapping[str, Array], places: Places, shape: tup
     order = np.lexsort((columns, rows))
     pointers = np.searchsorted(rows[order], np.arange(shape[0] // size[0] + 1))
     return scipy.sparse.bsr_array((np.stack([blocks[i][0] for i in order]), columns[order], pointers), shape=shape)
+
+
+def _fill(matrix: Array, blocks: list[tuple[Array, int, int]]) -> Array:
+    for block, i, j in blocks:
+        matrix[i : i + block.shape[0], j : j + block.shape[1]] = block
+    return matrix
 
 
 def _place_in_band(blocks: list[tuple[Array, int, int]], at: Indices, length: int, zero: Array) -> BlockBandedMatrix:

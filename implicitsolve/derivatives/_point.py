@@ -148,9 +148,8 @@ class Point:
         is_free = method is None and M is None and start is None
         is_causal = problem.substitute is not None
         if is_free and not is_causal:
-            if self.assembler is not None and self.assembler.favors_direct:
-                method = BlockLU()
-            elif (sparse := self._sparse()) is not None:
+            method, sparse = self._default()
+            if sparse is not None:
                 return self._factored(sparse, SparseLU().factor(sparse), b, stop)
         if kind_of(method) == "direct":
             return self._direct(method, b, {"M": M, "x0": start}, stop)
@@ -169,6 +168,11 @@ class Point:
         if is_exact or stop.rtol is not None or stop.atol:
             return stop
         return replace(stop, rtol=max(1e-6, DIFFERENCES * eps(self.evaluator.xp, self.evaluator.dtype) ** 0.5))
+
+    def _default(self) -> tuple[BlockLU | None, SparseMatrix | None]:
+        """The direct method of a declared structure that favors one, or the J of a sparse one."""
+        favors_direct = self.assembler is not None and self.assembler.favors_direct
+        return (BlockLU(), None) if favors_direct else (None, self._sparse())
 
     def _direct(self, method: Any, b: Array, unused: dict[str, Any], stop: LinearStop) -> LinearResult:
         for name, value in unused.items():

@@ -20,7 +20,7 @@ from implicitsolve.linearize._diagonals import (
     dense_columns,
     verify,
 )
-from implicitsolve.linearize._group_sums import FEW, FEW_OPEN, FIXED, FOR_ENTRY, LENGTH, GroupSums
+from implicitsolve.linearize._group_sums import FEW, FEW_OPEN, LENGTH, GroupSums
 from implicitsolve.linearize._shifts import shift_kernels
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure import Detection, Outcome
@@ -40,6 +40,7 @@ FEW_OFFSETS = 8  # of all columns, up to which those of one-sided differences ta
 MOST_WRONG = 1e-3  # part of the rows in which they may differ more (a kink of F between the points)
 MOSTLY = 0.5  # part of the rows that are wrong: columns are full
 KINKS, KINK_GROUPS = 0.02, 8  # part of the rows, wrong for a kink of F, that are told in so many evaluations
+FIXED, FOR_ENTRY = 10.0, 11.0  # evaluations of `GroupSums`; for each entry of a row: on meshes and networks
 BUDGET = 400  # evaluations: unstructured graphs take 50 to 250 (benchmarks/pde.py)
 
 

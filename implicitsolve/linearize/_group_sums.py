@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from implicitsolve._arrays.host import distinct, first_places
 from implicitsolve._typing import HostArray
 from implicitsolve.linearize._bisection import SEED, STEP, BudgetSpentError, Entries, Probe
 
@@ -25,7 +26,6 @@ MANY_OPEN, MOST_IN_CELL = 8, 300  # times as many rows, and columns in question,
 IDLE, STUCK = 2, 0.9  # rounds that may leave nine of ten open rows as they are
 SYMMETRIC = 0.9  # part of the entries whose mirror images may be entries, from which on all of these are taken
 DAMPING, ALIKE = 1e-13, 1e-9  # of least squares; of two columns that no round tells apart
-FIXED, FOR_ENTRY = 10.0, 11.0  # evaluations; for each entry of a row: on meshes and networks
 
 Keys = HostArray
 """Numbers ``row * N + column`` of entries."""
@@ -195,7 +195,7 @@ class GroupSums:
         """Close rows whose keys explain their sums by least squares, with others where these are felt; whether any."""
         keys = likely if others is None else distinct(likely, others)
         rows, columns = np.divmod(keys, self.size)
-        start = np.flatnonzero(np.append(True, rows[1:] != rows[:-1])[: rows.size])
+        start = first_places(rows)
         some, count = rows[start], np.diff(np.append(start, rows.size))
         fits, values = np.zeros(some.size, dtype=bool), np.zeros(keys.size, dtype=self.probe.F.dtype)
         equations = sum(part.sums[..., 0].size for part in self.rounds)
@@ -338,12 +338,6 @@ def _medians(keys: HostArray, values: HostArray) -> tuple[HostArray, HostArray, 
     median = values[first + counts // 2]
     agrees = np.abs(values - median[number]) <= AGREED * np.abs(median[number])
     return keys, median, np.bincount(number, agrees, minlength=keys.size).astype(np.int64)
-
-
-def distinct(*parts: Keys) -> Keys:
-    """All keys, each once, in order: `np.unique` takes three times as long."""
-    keys = np.sort(np.concatenate(parts))
-    return keys[np.append(True, keys[1:] != keys[:-1])[: keys.size]]
 
 
 def _totals(place: HostArray, values: HostArray, shape: tuple[int, ...]) -> HostArray:

@@ -88,14 +88,17 @@ class OneFactoredSystem(OneInvertedSystem):
         if length:
             self._accept(x, F, norm)
         is_slow = is_fresh and length > 0 and not has_halved(norm, previous)
-        if is_slow and length == 1 and self._is_rounding():
-            failed = STAGNATED
-        self._update_status(moved, is_slow=is_slow, failed=failed if self.assembler.is_current else RUNNING)
+        self._update_status(moved, is_slow=is_slow, failed=self._failure(failed, is_still=is_slow and length == 1))
         self._age(is_fresh, self.progress.ratio(norm, previous) if length else math.inf)
         if not self.is_stale:
             self.updates.step(moved, direction, length, square)
         lengths = WHOLE if length == 1 else np.asarray([length])
         return {"step_length": lengths, "factorized": FACTORED if is_fresh else REUSED}
+
+    def _failure(self, failed: int, *, is_still: bool) -> int:
+        """The status after a step: of a search that failed, and of F that is rounding error; by a J at x alone."""
+        failed = STAGNATED if is_still and self._is_rounding() else failed
+        return failed if self.assembler.is_current else RUNNING
 
     def _note_direction(self, direction: HostArray, square: float) -> None:
         """Note the length of Newton's step at x, relative to x."""

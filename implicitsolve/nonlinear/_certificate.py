@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, to_host
@@ -58,9 +60,16 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
     is_open = ~is_lost & ((solution.norm[rows] > 0) | (size / LARGER > begin)) & (unknowns <= MOST_UNKNOWNS)
     if not is_open.any() or is_layer or tally.is_spent():
         return
-    rows, points = rows[is_open], [gather(part, np.flatnonzero(is_open)) for part in (x, F, start)]
+    points = [gather(part, np.flatnonzero(is_open)) for part in (x, F, start)]
+    _note_errors(evaluator, solution, rows[is_open], points, limit)
+
+
+def _note_errors(
+    evaluator: Evaluator, solution: Solution, rows: Indices, points: Sequence[Array], limit: float
+) -> None:
+    """Note the errors of some systems by a dense J, unless a limit of evaluations is reached before."""
     try:
-        errors = tally.enforced(certified_errors, evaluator.take(rows, solution.x), *points, limit)
+        errors = evaluator.tally.enforced(certified_errors, evaluator.take(rows, solution.x), *points, limit)
     except LimitReached:
         return
     is_right = errors <= max(LIMITED, limit)

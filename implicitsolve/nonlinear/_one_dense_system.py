@@ -91,13 +91,18 @@ class OneDenseSystem(OneInvertedSystem):
             is_slow = is_accepted and not has_halved(norm, self.norm)
             if is_accepted:
                 self._accept(x, F, norm)
-            failed, size = RUNNING if self.idle < IDLE_STEPS else STAGNATED, size if is_accepted else 0.0
-            self._update_status(step, is_slow=is_slow, failed=failed, step=size, size=x_size)
-            if is_accepted and self.is_limited and not self.progress.error < math.inf:
-                self.progress.direction = math.inf  # a shortened step is none
+            size = size if is_accepted else 0.0
+            self._end_step(step, size, x_size, is_slow=is_slow)
         if is_accepted:
             traced["step_length"] = WHOLE if model is None else np.asarray([ratio_of(size, newton_size)])
         return traced
+
+    def _end_step(self, step: HostArray, length: float, size: float, *, is_slow: bool) -> None:
+        """Set the status after a step of that length, 0 for a rejected one, to an x of that size."""
+        failed = RUNNING if self.idle < IDLE_STEPS else STAGNATED
+        self._update_status(step, is_slow=is_slow, failed=failed, step=length, size=size)
+        if length > 0 and self.is_limited and not self.progress.error < math.inf:
+            self.progress.direction = math.inf  # the length of a shortened step predicts no error
 
     def _is_refuted(self, is_fresh: bool) -> bool:
         """Whether no J at x holds, by longer differences neither."""

@@ -155,9 +155,7 @@ def _factor_one(A, F, size, lanes):
     k = len(size) if len(size) > 0 else A.shape[2]
     N = T * k
     one = number(A, 1)
-    for i in range(3):
-        for c in range(2 * k + 1):
-            lanes[i, c] = 0
+    _clear(lanes, 2 * k + 1)
     if not _copy_rows(A, F, 0, k, lanes):
         return np.inf
     for t in range(T):
@@ -185,6 +183,13 @@ def _factor_one(A, F, size, lanes):
         for c in range(1, 2 * k + 1):
             lanes[i, 0] = larger(lanes[i, 0], lanes[i, c])
     return lanes[1, 0] * larger(lanes[2, 0], 1.0) / lanes[0, 0]
+
+
+@inner
+def _clear(lanes, width):
+    for i in range(3):
+        for c in range(width):
+            lanes[i, c] = 0
 
 
 @inner
