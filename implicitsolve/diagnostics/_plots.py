@@ -11,7 +11,7 @@ import scipy.sparse
 from implicitsolve._summary import index_of
 from implicitsolve._typing import Array
 from implicitsolve.diagnostics._history import ENDED_WELL, read_histories, tabulate_norms
-from implicitsolve.diagnostics._page import magnitudes, pattern_of, shade
+from implicitsolve.diagnostics._pattern import magnitudes, pattern_of, shade
 from implicitsolve.diagnostics._spectrum import Spectrum, spectrum
 from implicitsolve.diagnostics._system import System, unwrap
 from implicitsolve.errors import required
@@ -146,7 +146,7 @@ def plot_spectrum(
             x, y = np.real(values[chosen]), np.imag(values[chosen])
             ax.scatter(x, y, s=24, facecolors=fill, edgecolors=COLORS[0], label=name, zorder=3)
     for line in (ax.axhline, ax.axvline):
-        line(0, color="0.85", linewidth=0.8, zorder=0)
+        line(0, color="0.5", alpha=0.3, linewidth=0.8, zorder=0)
     ax.set_aspect("equal", adjustable="datalim")
     ax.set(xlabel="real part", ylabel="imaginary part", title=title)
     ax.legend(loc="upper right", fontsize="small")
@@ -291,6 +291,6 @@ def _draw_target(ax: Any, results: list[NonlinearResult]) -> None:
     name = "targets" if targets.max() > 10 * targets.min() else "target"
     label = None if name in known else name
     if name == "targets":
-        ax.axhspan(targets.min(), targets.max(), color="0.9", zorder=0, label=label)
+        ax.axhspan(targets.min(), targets.max(), color="0.5", alpha=0.2, zorder=0, label=label)
     else:
-        ax.axhline(float(np.median(targets)), color="0.4", linestyle="--", linewidth=1, label=label)
+        ax.axhline(float(np.median(targets)), color="0.5", linestyle="--", linewidth=1, label=label)

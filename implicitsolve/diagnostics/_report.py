@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
+import base64
+import importlib
+import io
 import math
 import os
 import sys
+from collections.abc import Callable, Mapping
 from html import escape
+from importlib import resources
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import numpy as np
 
 from implicitsolve import _report as command
 from implicitsolve._arrays.files import as_path
-from implicitsolve._summary import (
-    batch_tables,
-    format_number,
-    index_of,
-    list_entries,
-    order_by_distance,
-    per_system,
-    step_table,
-)
-from implicitsolve._typing import HostArray
-from implicitsolve.diagnostics import _page
+from implicitsolve._summary import Table, batch_tables, list_entries, order_by_distance, per_system, step_table
 from implicitsolve.diagnostics._explain import MOST_NAMED, Explanation, explain
-from implicitsolve.diagnostics._history import ENDED_WELL, read_histories, tabulate_norms
-from implicitsolve.diagnostics._page import details, figure, page, pattern_of, scroll, shade, table
-from implicitsolve.diagnostics._plots import FAILED, LOOKED_AT
-from implicitsolve.diagnostics._spectrum import NotFiniteError, compute_spectrum
-from implicitsolve.diagnostics._system import System, unwrap
+from implicitsolve.diagnostics._history import ENDED_WELL
+from implicitsolve.diagnostics._plots import plot_convergence, plot_spectrum, plot_structure
+from implicitsolve.diagnostics._spectrum import NotFiniteError
+from implicitsolve.diagnostics._system import unwrap
+from implicitsolve.errors import BackendUnavailable, required
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult
 from implicitsolve.status import Status
 from implicitsolve.structure import BlockBanded, Grid, Sparse
 
-CURVES = 12  # systems up to which each has its own
-CELLS = 120  # of the picture of a structure, along each side
 ROWS = 1000  # of a table
 UNKNOWNS = "x", "adjoint", "tangent"
-DASHES = "", "7 4", "2 3", "10 3 2 3", "12 6"
+INK = "svg { color: #1c2024; fill: currentColor } @media (prefers-color-scheme: dark) { svg { color: #e8eaed } }"
 
 
 def report(result: Any, path: str | os.PathLike[str], *, problem: Any = None) -> Path:
@@ -74,8 +68,8 @@ def report(result: Any, path: str | os.PathLike[str], *, problem: Any = None) ->
     Notes
     -----
     The page has the findings of `explain`, the structure of J, declared or detected, the counts, the versions and the
-    machine, and the norms of all systems over the steps. Up to 12 systems have a curve each; more are shown by their
-    quantiles and up to five that failed. The page follows the color scheme of the browser, needs no JavaScript, and
+    machine, and the norms of all systems over the steps. Its figures are those of the functions that plot; without
+    matplotlib it has the tables alone. The page follows the color scheme of the browser, needs no JavaScript, and
     refers to nothing outside. With `problem` it costs 50 products with J, and what `explain` costs. The same result
     gives the same file.
 
@@ -143,14 +137,7 @@ def _convergence(result: NonlinearResult) -> str:
     status = np.asarray(result.status)
     if not status.size:
         return "<p>The batch is empty.</p>"
-    chosen = np.unique(np.linspace(0, status.size - 1, min(status.size, LOOKED_AT)).astype(int))
-    failed = np.flatnonzero(~np.isin(status.reshape(-1), ENDED_WELL))[: FAILED if status.size > CURVES else None]
-    rows = np.union1d(chosen, failed).tolist()
-    shown = read_histories(result, rows)
-    norms = tabulate_norms(shown, max(len(history.norms) for history in shown))
-    parts = ["<p>No norm is positive and finite.</p>"]
-    if not np.isnan(norms).all():
-        parts = [_curves(result, rows, np.log10(norms), failed.tolist())]
+    parts = [figure("The norm of F(x) after each step", lambda ax: plot_convergence(result, ax=ax))]
     if status.ndim:
         tables = batch_tables(status, result._numbers(), ROWS)
         parts.append(table("Quantiles over the systems", tables["quantiles"]))
@@ -159,60 +146,8 @@ def _convergence(result: NonlinearResult) -> str:
         parts.append(details(name, table(name, (["system", *header[1:]], lines))))
     if result.steps:
         name = "Every step" if len(result.steps) <= ROWS else "The first and the last steps"
-        rows_of_steps = step_table(result.steps, ROWS, is_batch=bool(status.ndim))
-        parts.append(details(name, table(name, rows_of_steps)))
+        parts.append(details(name, table(name, step_table(result.steps, ROWS, is_batch=bool(status.ndim)))))
     return "\n".join(parts)
-
-
-def _curves(result: NonlinearResult, rows: list[int], logs: HostArray, failed: list[int]) -> str:
-    """The figure: `logs` are the exponents (steps, systems) of some systems; those that failed are drawn singly."""
-    status, targets = np.asarray(result.status), per_system(result.target, result.status)
-    target = np.log10(np.unique(targets[np.isfinite(targets) & (targets > 0)])).tolist()
-    known = [*logs[np.isfinite(logs)].tolist(), *target]
-    low, high, last = math.floor(min(known)), math.ceil(max(known)), len(logs) - 1
-    axes = _page.Axes((0, max(last, 1)), (low, max(high, low + 1)), ("step", "norm of F(x)"))
-    axes.ticks(_page.nice(0, last, 11, whole=True), _page.nice(low, high, 8, whole=True), powers=True)
-    is_small = status.size <= CURVES
-    legend = [] if is_small else _draw_quantiles(axes, logs, status.size)
-    legend += _draw_systems(result, axes, rows if is_small else failed, failed, len(logs))
-    for value in dict.fromkeys((*target[:1], *target[-1:])):
-        axes.line((0, max(last, 1)), (value, value), "target", "target")
-    if target:
-        legend.append(f"{_page.key('target')}{'target' if len(target) == 1 else 'smallest and largest target'}")
-    label = f"Norm of F(x) over {last} steps, between 10^{min(known):.1f} and 10^{max(known):.1f}."
-    return figure(axes.svg(label), "The norm of F(x) after each step; a logarithmic scale.", legend)
-
-
-def _draw_quantiles(axes: _page.Axes, logs: HostArray, size: int) -> list[str]:
-    """All systems of a batch, as bands and their median; its legend."""
-    steps = np.flatnonzero(np.isfinite(logs).any(axis=1)).tolist()
-    least, quarter, median, three, most = np.nanquantile(logs[steps], (0, 0.25, 0.5, 0.75, 1), axis=1).tolist()
-    axes.band(steps, least, most)
-    axes.band(steps, quarter, three)
-    axes.line(steps, median, "curve", f"median of {size} systems")
-    return [f"{_page.key('band')}all {size} systems, darker the middle half", f"{_page.key('curve')}median"]
-
-
-def _draw_systems(
-    result: NonlinearResult, axes: _page.Axes, rows: list[int], failed: list[int], length: int
-) -> list[str]:
-    """A curve for each of some systems up to its last step, with dots where there is no batch; their legend."""
-    status, legend = np.asarray(result.status), list[str]()
-    ordinary = "curve thin" if status.ndim else "curve"
-    for row in rows:
-        name = f"system {index_of(row, status.shape)}: {Status(int(status.flat[row])).name}" if status.ndim else "norm"
-        kind, dash = ("failed", DASHES[failed.index(row) % len(DASHES)]) if row in failed else (ordinary, "")
-        exponents = np.log10(tabulate_norms(read_histories(result, [row]), length, pad=False)[:, 0]).tolist()
-        axes.line(range(length), exponents, kind, name, dash)
-        if not status.ndim:
-            names = [f"step {step}: {format_number(10**value)}" for step, value in enumerate(exponents)]
-            axes.dots(range(length), exponents, ["dot failure" if failed else "dot"] * length, names)
-        elif row in failed:
-            legend.append(f"{_page.key(kind, dash)}{escape(name)}")
-    if status.ndim and len(failed) < len(rows):
-        legend.insert(0, f"{_page.key(ordinary)}systems{' that did not fail' if failed else ''}")
-    others = np.count_nonzero(~np.isin(status, ENDED_WELL)) - len(failed)
-    return [*legend, f"and {others} more that failed"] if others else legend
 
 
 def _structure(result: NonlinearResult, problem: Problem | None) -> str:
@@ -220,17 +155,13 @@ def _structure(result: NonlinearResult, problem: Problem | None) -> str:
     found, declared = result.detection, None if problem is None else problem.structure
     unknowns = math.prod(result.x.shape) // max(np.size(result.status), 1)
     source: Any = found
-    if (found is None or found.structure is None) and isinstance(declared, BlockBanded | Sparse | Grid) and unknowns:
+    if found is None or found.structure is None:
+        if not (isinstance(declared, BlockBanded | Sparse | Grid) and unknowns):
+            why = "The solve looked for no sparsity of J." if found is None else f"J: {found}."
+            return f"<p>{escape(why)}</p>"
         source = declared
-    elif found is None or found.structure is None:
-        why = "The solve looked for no sparsity of J." if found is None else f"J: {found}."
-        return f"<p>{escape(why)}</p>"
-    pattern = pattern_of("report", source, unknowns)
-    cells, n = pattern.shares(CELLS), pattern.unknowns
-    said = str(source) if source is found else f"{source!r}, {pattern.entries} entries"
-    share = "Each entry is a square" if len(cells) == n else "Entries share squares, darker where there are more"
-    caption = f"J, {n} × {n}: {said}. {share}; equations run downwards, unknowns to the right."
-    return figure(_page.matrix(shade(cells), f"Where J has entries: {said}"), caption, kind="beside")
+    said = str(source) if source is found else repr(source)
+    return figure(f"J: {said}", lambda ax: plot_structure(source, unknowns, ax=ax))
 
 
 def _spectrum(result: NonlinearResult, problem: Problem) -> str:
@@ -239,25 +170,11 @@ def _spectrum(result: NonlinearResult, problem: Problem) -> str:
     order = order_by_distance(status.reshape(-1), norms, per_system(result.target, status))
     row = int(next((i for i in order if np.isfinite(norms[i])), order[0]))
     index = tuple(int(i) for i in np.unravel_index(row, status.shape))
-    system = System("report", problem, result.x, index or None)
+    caption = f"At x{f' of system {index}' if index else ''}"
     try:
-        found = compute_spectrum(system)
+        return figure(caption, lambda ax: plot_spectrum(problem, result.x, system=index or None, ax=ax))
     except NotFiniteError:
         return "<p>The spectrum was not computed: a product with J is not finite.</p>"
-    values: Any = 1 - found.values
-    kinds = np.where(found.errors <= 0.01 * found.radius, "dot", "ring").tolist()
-    axes = _page.plane([0.0, *values, *((2.0, 1 + 1j, 1 - 1j) if problem.fixed_point else ())])
-    if problem.fixed_point:
-        turn = np.linspace(0, 2 * np.pi, 121)
-        axes.line((1 + np.cos(turn)).tolist(), np.sin(turn).tolist(), "circle", "|λ - 1| = 1")
-    axes.dots(values.real.tolist(), values.imag.tolist(), kinds, [f"{value:.4g}" for value in values.tolist()])
-    kind = ("eigenvalue" if found.exact else "Ritz value") + "s" * (values.size > 1)
-    moduli = f"moduli from {format_number(np.abs(values).min().item())} to {format_number(np.abs(values).max().item())}"
-    caption = f"{values.size} {kind} of J at x{f' of system {index}' if index else ''}, {moduli}."
-    legend = [f"{_page.key('dot')}accurate", f"{_page.key('ring')}not yet accurate"] if "ring" in kinds else []
-    if problem.fixed_point:
-        legend.append(f"{_page.key('circle')}Picard's iteration converges if all lie inside")
-    return figure(axes.svg(caption), caption, legend)
 
 
 def _work(result: Any) -> str:
@@ -283,3 +200,60 @@ def _environment() -> str:
     sections = {"Versions": command.versions(loaded), "Machine": command.machine(), "Threads": threads}
     tables = "".join(table(name, ([], list(part.items())), "text") for name, part in sections.items() if part)
     return f'<div class="columns">{tables}</div>'
+
+
+def page(kind: str, title: str, head: str, sections: Mapping[str, str], version: str) -> str:
+    """The whole document; its policy forbids the browser to load anything."""
+    ids = {name: name.lower().replace(" ", "-") for name in sections}
+    links = "".join(f'<li><a href="#{ids[name]}">{name}</a></li>' for name in sections)
+    parts = "\n".join(
+        f'<section aria-labelledby="{ids[name]}"><h2 id="{ids[name]}" tabindex="-1">{name}</h2>\n{part}\n</section>'
+        for name, part in sections.items()
+    )
+    folder = resources.files("implicitsolve.diagnostics")
+    style, template = (folder.joinpath(f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "html"))
+    texts = {"kind": kind, "title": escape(title), "heading": escape(title.rstrip(".")), "head": head, "links": links}
+    return Template(template).substitute(texts, parts=parts, style=style, version=version)
+
+
+def table(caption: str, table: Table, kind: str = "") -> str:
+    """A table, whose caption is its name; `kind` "text" is one of names and words."""
+    header, rows = table
+    names = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
+    head = f"<thead><tr>{names}</tr></thead>" if header else ""
+    lines = ""
+    for first, *others in rows:
+        cells = "".join(f"<td>{escape(part)}</td>" for part in others)
+        lines += f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
+    content = f'<table class="{kind}"><caption>{escape(caption)}</caption>{head}<tbody>{lines}</tbody></table>'
+    return scroll(caption, content)
+
+
+def scroll(name: str, content: str) -> str:
+    """A region that scrolls where it is too wide, by the keyboard too."""
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(name)}">{content}</div>'
+
+
+def details(summary: str, content: str) -> str:
+    """A part of the page that is closed until it is clicked."""
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
+
+
+def figure(caption: str, draw: Callable[[Any], Any]) -> str:
+    """A figure that ``draw(axes)`` makes, as an image in the colors of the browser's scheme, with its caption."""
+    try:
+        matplotlib = required("matplotlib.figure", "figures need matplotlib: pip install 'implicitsolve[plot]'")
+    except BackendUnavailable as error:
+        return f"<p>{escape(str(error).partition(' (')[0].capitalize())}.</p>"
+    style: Any = importlib.import_module("matplotlib.style")
+    options = {"svg.hashsalt": "implicitsolve", "svg.fonttype": "none", "legend.framealpha": 0}
+    file = io.StringIO()
+    with style.context(["default", options]):
+        drawn = matplotlib.Figure(figsize=(7.5, 4), layout="constrained")
+        ax = drawn.subplots()
+        draw(ax)
+        drawn.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    svg = file.getvalue().replace("#000000", "currentColor").replace("<defs>", f"<style>{INK}</style><defs>", 1)
+    image = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+    said = escape(". ".join(part for part in (ax.get_title(), caption) if part))
+    return f'<figure><img src="{image}" alt="{said}"><figcaption>{said}</figcaption></figure>'
