@@ -10,9 +10,9 @@ import numpy as np
 from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, host_dtype
 from implicitsolve._typing import Array, Indices
-from implicitsolve.direct._factorization import GROWTH_LIMIT, BlockSettings, Factorization
+from implicitsolve.direct._factorization import BlockSettings, Factorization
 from implicitsolve.direct._layout import Layout
-from implicitsolve.kernels import Factors, block_lu, cyclic_reduction, favors_band, is_compiled, narrow_lu
+from implicitsolve.kernels import Factors, block_lu, cyclic_reduction, favors_band
 from implicitsolve.operators import BlockBandedMatrix
 
 WORTH_COMPILING = 30_000  # entries of one system; below, LAPACK takes 0.8 to 1.4 of the time of compiled loops
@@ -27,12 +27,9 @@ class BlockLU(BlockSettings):
     pivoting : {"auto", "block", "band"}, optional
         Which rows may be exchanged. "block": those of one diagonal block, in place and fast; it fails where a diagonal
         block is singular and loses digits where one nearly is. "band": all that have an entry in the column, as in
-        LAPACK's band solver, for up to ``2 lower + upper + 1`` blocks a row. "auto" (the default) takes "band" at once
-        where that is about as fast: with Numba for k = 1 and 8 < k < 16, and with LAPACK. Elsewhere it pivots inside
+        LAPACK's band solver, for up to ``2 lower + upper + 1`` blocks a row. "auto" (the default) pivots inside
         the blocks, and where that met a singular block or `growth` exceeds `growth_limit`, factors the system again
-        with "band". With Numba, block tridiagonal systems with k = 1 or 2 < k < 20 whose outer blocks are triangular
-        (neighbours coupled unknown by unknown, as by diffusion) are tried without interchanges first, as bands of
-        2 k + 1 numbers: a half to two thirds of the time of the blocks.
+        with "band"; with LAPACK it takes "band" at once.
     refine : int, optional
         Steps of iterative refinement in each solve: a product with A and a solve each. Default 0: `growth_limit` keeps
         the backward error small without.
@@ -43,15 +40,14 @@ class BlockLU(BlockSettings):
         Kernels to use. "auto" decides by library and by the sizes of one system, so that each system of a batch gets
         the same numbers as alone:
 
-        - Numba, if it is installed, for NumPy arrays with T k >= 16: compiled loops, and from k = 16 on BLAS and LAPACK
-          called from compiled code. For "band" only up to k = 24. `BlockNewton` takes LAPACK instead for a problem
-          without batch axes whose Jacobian has fewer than 30 000 entries, since loops compile for seconds;
+        - Numba, if it is installed, for NumPy arrays with T k >= 16: compiled loops. `BlockNewton` takes LAPACK instead
+          for a problem without batch axes whose Jacobian has fewer than 30 000 entries: loops compile for seconds;
         - LAPACK's band solvers gttrf and gbtrf for other NumPy arrays with T > 64 or k >= 24, one call a system;
         - CUDA kernels for real CuPy arrays, by one launch: a thread for each system with k <= 4, some lanes of a warp
           with k <= 32 (21 in float64). Block tridiagonal matrices of larger blocks, or with T > 64 (1024 for k <= 4),
           are reduced as by `CyclicReduction`. For "band" only scalar tridiagonal ones;
-        - the array-API reference otherwise, which loops over the blocks of all systems at once. Its "band" is a QR
-          factorization.
+        - the array-API reference otherwise, which loops over the blocks of all systems at once. For "band" it sends
+          the systems to LAPACK on the host.
 
     Raises
     ------
@@ -68,8 +64,7 @@ class BlockLU(BlockSettings):
 
     Flops per block row of a block tridiagonal matrix: 14/3 k^3, up to 23/3 k^3 where rows of different blocks change
     places, against 8 to 16 k^3 of LAPACK's gbtrf; and 6 k^2 for a solve. With other bands ``2/3 + lower + upper +
-    2 lower upper`` times k^3, with up to lower + upper in place of upper; with Numba, k >= 16 and "block"
-    ``2/3 + 2 upper + 2 lower upper``, as many for block tridiagonal ones.
+    2 lower upper`` times k^3, with up to lower + upper in place of upper.
 
     Memory that the factors hold, in numbers for each system (`Factorization.nbytes` is what they do hold)::
 
@@ -113,31 +108,18 @@ class BlockLU(BlockSettings):
         if lower and not upper:  # backwards there is nothing below the diagonal blocks to eliminate
             return Backwards(self.factors(array_namespace(blocks).flip(blocks, axis=(1, 2)), 0, lower), blocks.shape[1])
         sizes = kernel_sizes(blocks, lower, upper) | {"backend": self.backend}
-        is_auto = self.pivoting == self.backend == "auto"
-        if is_auto and is_compiled(block_lu.select(blocks, pivoting="block", **sizes)):  # not a kernel of the caller
-            narrow = narrow_lu.select(blocks, **sizes)  # by sizes; what it does with a system, by that system alone
-            places, factors = narrow(blocks, min(self.growth_limit, GROWTH_LIMIT))
-            if factors is not None:
-                rest = np.setdiff1d(np.arange(blocks.shape[0]), places, assume_unique=True)
-                if not rest.size:
-                    return factors
-                others = self._pivot(gather(blocks, rest), lower, upper, sizes, False)
-                return MergedFactors((factors, others), (places, rest))
-        return self._pivot(blocks, lower, upper, sizes, overwrite)
-
-    def for_one(self, size: int) -> BlockLU:
-        """The settings for a system of NumPy numbers without batch axes, whose matrix has `size` entries."""
-        return replace(self, backend="lapack") if self.backend == "auto" and 0 < size < WORTH_COMPILING else self
-
-    def _pivot(self, blocks: Array, lower: int, upper: int, sizes: dict[str, Any], overwrite: bool) -> Factors:
         if self.pivoting == "auto":
             function = block_lu.select(blocks, pivoting="block", **sizes)
-            if not favors_band(function, blocks.shape[-1]):
+            if not favors_band(function):
                 first = function(blocks, lower, upper)
                 return refactor(first, blocks, lower, upper, self.growth_limit, self.backend)
         pivoting = "block" if self.pivoting == "block" else "band"
         function = block_lu.select(blocks, pivoting=pivoting, **sizes)
         return function(blocks, lower, upper, pivoting=pivoting, overwrite=overwrite)
+
+    def for_one(self, size: int) -> BlockLU:
+        """The settings for a system of NumPy numbers without batch axes, whose matrix has `size` entries."""
+        return replace(self, backend="lapack") if self.backend == "auto" and 0 < size < WORTH_COMPILING else self
 
 
 def check_matrix(owner: str, A: Any) -> None:

@@ -1,4 +1,4 @@
-"""References on the array API: block LU, block QR and cyclic reduction of block-banded matrices.
+"""References on the array API: block LU and cyclic reduction of block-banded matrices.
 
 All of them work on a batch: ``blocks (B, T, m, k, k)`` with ``blocks[:, t, j] = A[t, t + j - lower]``. They loop over
 blocks, not over systems, and store plain blocks, which are factored again (by the library's ``solve``) when used.
@@ -16,12 +16,15 @@ from scipy.linalg import lapack
 from implicitsolve._arrays.host import from_host, gather, to_host
 from implicitsolve._arrays.namespace import array_namespace, host_dtype, is_complex
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels import _lapack
 from implicitsolve.kernels._contract import Factors
 
 
 def block_lu(blocks: Array, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Factors:
-    """Factor block-banded matrices: LU with pivoting inside the blocks, or QR, which needs none ("band")."""
-    return _factor((_BlockLU if pivoting == "block" else _BlockQR).factor, blocks, lower, upper)
+    """Factor block-banded matrices: LU with pivoting inside the blocks; over the band by LAPACK, on the host."""
+    if pivoting == "band" and 0 not in blocks.shape:
+        return _OnHost(_lapack.block_lu(to_host(blocks), lower, upper))
+    return _factor(_BlockLU.factor, blocks, lower, upper)
 
 
 def cyclic_reduction(blocks: Array, *, overwrite: bool = False) -> Factors:
@@ -155,57 +158,21 @@ class _BlockLU(_Reference):
         return x
 
 
-class _BlockQR(_Reference):
-    """A = Q R by columns of blocks: stable without pivoting, for about three times the arithmetic of LU."""
+class _OnHost:
+    """Factors of systems that LAPACK has on the host, for arrays of another library or device."""
 
-    @classmethod
-    def factor(cls, blocks: Array, lower: int, upper: int) -> Factors:
-        """Carry a window of ``lower + 1`` block rows, ``lower + upper + 1`` block columns."""
-        xp, k = array_namespace(blocks), blocks.shape[-1]
-        rows = _rows(blocks, lower)
-        watch = _Watch(blocks, _leaves(rows))
-        zero = xp.zeros_like(rows[0][0])
-        Q: list[Array] = []
-        R: list[dict[int, Array]] = []
-        window: list[list[Any]] = [[row.get(c, zero) for c in range(lower + upper + 1)] for row in rows[: lower + 1]]
-        for t in range(len(rows)):
-            last = min(t + lower + upper, len(rows) - 1)  # last column that the window reaches
-            q, r = xp.linalg.qr(xp.concat([row[0] for row in window], axis=1), mode="complete")
-            right = _adjoint(q) @ xp.concat([xp.concat(row[1:] or [zero], axis=2) for row in window], axis=1)
-            pieces = [right[:, i * k : (i + 1) * k, :] for i in range(lower + 1)]
-            row = xp.concat(list(rows[t].values()), axis=2)
-            is_void = xp.any(xp.max(xp.abs(row), axis=2) == 0, axis=1)  # rotations turn a zero row into rounding errors
-            diagonal = xp.where(is_void[:, None, None], xp.asarray(np.nan, dtype=r.dtype), r[:, :k, :])
-            diagonal = watch.regular(diagonal[:, None, :, :], np.asarray([t]))[:, 0, :, :]
-            R.append({t: diagonal} | {c: _piece(pieces[0], c - t - 1, k) for c in range(t + 1, last + 1)})
-            Q.append(q)
-            watch.step(list(R[t].values()), [])
-            window = [[_piece(row, j, k) for j in range(lower + upper)] + [zero] for row in pieces[1:]]
-            entering = rows[t + 1 + lower] if t + 1 + lower < len(rows) else {}
-            window.append([entering.get(t + 1 + j, zero) for j in range(lower + upper + 1)])
-        return cls((Q, R), *watch.found())
+    def __init__(self, factors: Factors) -> None:
+        self.factors, self.singular, self.growth = factors, factors.singular, factors.growth
 
-    def _solve(self, b: list[Array]) -> list[Array]:
-        Q, R = self.parts
-        x = self._turn(b, [_adjoint(q) for q in Q], range(len(b)))
-        _substitute(R, x)
-        return x
+    @property
+    def nbytes(self) -> int:
+        return self.factors.nbytes
 
-    def _solve_adjoint(self, b: list[Array]) -> list[Array]:
-        Q, R = self.parts
-        x = list(b)
-        _substitute_adjoint(R, x)
-        return self._turn(x, Q, reversed(range(len(x))))
+    def take(self, indices: Indices) -> Factors:
+        return _OnHost(self.factors.take(indices))
 
-    def _turn(self, b: list[Array], Q: list[Array], order: Any) -> list[Array]:
-        """Multiply block rows t, ..., t + lower by ``Q[t]``, for each t in order; rows below the last are zero."""
-        xp, k = array_namespace(b[0]), b[0].shape[1]
-        lower = Q[0].shape[1] // k - 1
-        x = b + [xp.zeros_like(b[0])] * lower
-        for t in order:
-            turned = Q[t] @ xp.concat(x[t : t + lower + 1], axis=1)
-            x[t : t + lower + 1] = [turned[:, i * k : (i + 1) * k, :] for i in range(lower + 1)]
-        return x[: len(b)]
+    def solve(self, b: Array, adjoint: bool = False) -> Array:
+        return from_host(self.factors.solve(to_host(b), adjoint), b)
 
 
 class _CyclicReduction(_Reference):
@@ -319,10 +286,6 @@ def _adjoint(A: Array) -> Array:
     return xp.matrix_transpose(xp.conj(A) if is_complex(A) else A)
 
 
-def _piece(right: Array, i: int, k: int) -> Array:
-    return right[:, :, i * k : (i + 1) * k]
-
-
 def _leaves(parts: Any) -> list[Array]:
     if isinstance(parts, dict):
         parts = list(parts.values())
@@ -333,8 +296,3 @@ def _map(function: Any, parts: Any) -> Any:
     if isinstance(parts, dict):
         return {key: _map(function, part) for key, part in parts.items()}
     return type(parts)(_map(function, part) for part in parts) if isinstance(parts, list | tuple) else function(parts)
-
-
-def narrow_lu(blocks: Array, growth_limit: float) -> tuple[Indices, None]:
-    """Factor no system: elimination of single unknowns is fast in compiled code only."""
-    return np.empty(0, dtype=int), None

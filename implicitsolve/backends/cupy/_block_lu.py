@@ -102,7 +102,7 @@ def block_lu(blocks, lower: int, upper: int, *, pivoting: str = "block", overwri
     """Factor a batch (B, T, lower + upper + 1, k, k); see `implicitsolve.kernels`.
 
     Long block tridiagonal matrices, and those of large blocks, by cyclic reduction: as many steps as T has digits.
-    Over the band only scalar tridiagonal matrices; others by the reference's QR.
+    Over the band only scalar tridiagonal matrices; others by the reference, on the host.
     """
     T, _, k = blocks.shape[1:4]
     if blocks.size == 0 or (pivoting == "band" and (lower, upper, k) != (1, 1, 1)):

@@ -9,7 +9,6 @@ import numpy as np
 
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters.kernels import _recurrence as reference
-from implicitsolve.backends.numba._blas import GEMM, address, call, calls_of
 from implicitsolve.backends.numba._gates import InLoops, loop_of
 from implicitsolve.backends.numba._gates_loops import loop, supports
 from implicitsolve.backends.numba._jit import kernel, share
@@ -22,18 +21,15 @@ def entry(name):
     """The loop over all steps, for the name of a rule's loop."""
 
     @kernel
-    def run(blas, lags, runs, weights, x, other, carried, y, out):
-        (gemm, letter, sizes, scalars), (lengths, sources, targets, ways), depth = blas, runs, carried.shape[0]
-        N, k, zero, m = address(letter), address(sizes), address(scalars), len(lengths)
-        count, one = k + sizes.itemsize, zero + scalars.itemsize
+    def run(lags, runs, weights, x, other, carried, y, out):
+        (lengths, sources, targets, ways), depth = runs, carried.shape[0]
+        m = len(lengths)
         for t in range(lengths[0]):
             while lengths[m - 1] <= t:
                 m -= 1
-            sizes[1] = m
-            for j in range(len(lags)):
-                W, previous = weights[j], carried[(t - lags[j]) % depth]
-                beta = one if j else zero
-                call(gemm, (N, N, k, count, k, one, address(W), k, address(previous), k, beta, address(y), k))
+            np.dot(carried[(t - lags[0]) % depth][:m], weights[0], y[:m])
+            for j in range(1, len(lags)):
+                y[:m] += np.dot(carried[(t - lags[j]) % depth][:m], weights[j])
             following = carried[t % depth]
             for i in range(m):
                 row, target = sources[i] + t * ways[i], targets[i] + t * ways[i]
@@ -50,13 +46,11 @@ def run(rule, weights, x, begin, lags, plan):
     out = (np.empty if plan.is_full else np.zeros)((plan.rows, k), dtype)
 
     def some(part):
-        table, letters, _, _ = calls_of(dtype, k, k)
-        sizes, scalars, own = np.asarray([k, 0], np.int32), np.asarray([0, 1], dtype), order[part]
+        own = order[part]
         carried = np.empty((begin.shape[1], len(own), k), dtype)
         carried[...] = begin[own, ::-1].transpose(1, 0, 2)
-        blas = table[GEMM], letters[3:4], sizes, scalars
         rows = plan.lengths[own], plan.sources[own], plan.targets[own], plan.ways[own]
-        compiled(blas, np.asarray(lags), rows, weights, x[0], x[-1], carried, np.empty_like(carried[0]), out)
+        compiled(np.asarray(lags), rows, weights, x[0], x[-1], carried, np.empty_like(carried[0]), out)
 
     operations = 2.0 * len(lags) * float(plan.lengths.sum()) * k**2
     share(some, runs, operations if runs * k**2 <= 2 * ALONE else 0.0)

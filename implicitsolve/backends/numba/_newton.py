@@ -14,7 +14,7 @@ from implicitsolve._record import Counts, NewtonStep
 from implicitsolve._root import root
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba import _newton_lanes
-from implicitsolve.backends.numba._blas import usable
+from implicitsolve.backends.numba._block_lu import usable
 from implicitsolve.backends.numba._jit import share
 from implicitsolve.backends.numba._residual import Residual
 from implicitsolve.globalize._rules import slowest_rate

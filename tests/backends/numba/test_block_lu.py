@@ -1,4 +1,4 @@
-"""Large blocks: BLAS from compiled code, and what `BlockLU` does where pivoting inside the blocks is not enough."""
+"""Large blocks in compiled loops, and what `BlockLU` does where pivoting inside the blocks is not enough."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,8 @@ pytest.importorskip("numba")
 
 from implicitsolve import BlockBandedMatrix, BlockLU, Status
 from implicitsolve.backends.numba import _jit
-from implicitsolve.backends.numba._blas import LargeBlockFactors
-from implicitsolve.kernels import LARGE_BLOCK, _contract, _lapack, block_lu, favors_band
+from implicitsolve.backends.numba._block_lu import BandFactors
+from implicitsolve.kernels import _contract, _lapack, block_lu, favors_band
 from tests.helpers.direct import normal, random_blocks, scaled_residuals
 
 SLOW = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in (np.float32, np.complex128)]
@@ -46,7 +46,7 @@ def test_solves_for_vectors_columns_and_the_adjoint(dtype, k, rng):
             A = random_matrix(rng, 2, T, k, dtype, lower, upper)
             before = A.blocks.copy()
             inverse = BlockLU(pivoting="block").factor(A)
-            assert isinstance(inverse._factored.factors, LargeBlockFactors)
+            assert isinstance(inverse._factored.factors, BandFactors)
             assert (inverse.growth < 4).all()
             check(inverse, A, rng)
             np.testing.assert_array_equal(A.blocks, before)
@@ -136,7 +136,7 @@ def test_in_place(rng):
     expected = factored(A).solve(np.ones((2, 6, 24, 1)))
     factors = factored(A, overwrite=True)
     assert np.shares_memory(factors.F, A.blocks)
-    assert factors.nbytes == A.blocks.nbytes + 2 * 6 * 24 * 4
+    assert factors.nbytes == A.blocks.nbytes + 2 * 6 * 25 * 4
     np.testing.assert_array_equal(factors.solve(np.ones((2, 6, 24, 1))), expected)
 
 
@@ -155,7 +155,7 @@ def test_nothing_to_solve(shape):
         (65, 1, "band", "numba", "lapack"),
         (5, 23, "band", "numba", "reference"),
         (5, 32, "block", "numba", "lapack"),
-        (5, 32, "band", "lapack", "lapack"),
+        (5, 32, "band", "numba", "lapack"),
     ],
 )
 def test_the_sizes_of_one_system_choose_the_backend(T, k, pivoting, with_numba, without, monkeypatch):
@@ -168,11 +168,25 @@ def test_the_sizes_of_one_system_choose_the_backend(T, k, pivoting, with_numba, 
     assert block_lu.select(np.ones(1), **facts) is choices[without]
 
 
-def test_large_blocks_alone_are_slower_over_the_band():
+def test_only_lapack_pivots_over_the_band_in_any_case():
     compiled, _ = block_lu.implementations["numba"]
-    assert favors_band(compiled, 1)
-    assert not favors_band(compiled, 8)
-    assert favors_band(compiled, LARGE_BLOCK - 1)
-    assert not favors_band(compiled, LARGE_BLOCK)
-    assert favors_band(_lapack.block_lu, 20)
-    assert not favors_band(block_lu.reference, 1)
+    assert favors_band(_lapack.block_lu)
+    assert not favors_band(compiled)
+    assert not favors_band(block_lu.reference)
+
+
+def test_each_system_is_solved_as_alone(rng):
+    blocks = random_matrix(rng, 4, 6, 4).blocks
+    blocks[0, :, 0], blocks[0, :, 2] = np.triu(blocks[0, :, 0]), np.tril(blocks[0, :, 2])
+    blocks[2, 2, 1, 0, 0] = 0.0  # interchanges are needed
+    blocks[3, 4] = 0.0  # singular
+    inverse = BlockLU().factor(BlockBandedMatrix(blocks, lower=1, upper=1))
+    b = rng.normal(size=(4, 6, 4))
+    x = inverse.solve(b)
+    for i in range(3):
+        one = BlockBandedMatrix(blocks[i], lower=1, upper=1)
+        np.testing.assert_array_equal(x[i], BlockLU().factor(one).solve(b[i]))
+        np.testing.assert_allclose((one @ x[i]), b[i], atol=1e-9)
+        np.testing.assert_allclose(inverse.take(np.asarray([i])).solve(b[[i]])[0], x[i], rtol=1e-12)
+    assert inverse.status.tolist() == [1, 1, 1, 9]
+    assert np.isnan(x[3]).all()
