@@ -172,7 +172,7 @@ class _OnHost:
         return _OnHost(self.factors.take(indices))
 
     def solve(self, b: Array, adjoint: bool = False) -> Array:
-        return from_host(self.factors.solve(to_host(b), adjoint), b)
+        return from_host(to_host(self.factors.solve(to_host(b), adjoint)), b)
 
 
 class _CyclicReduction(_Reference):
