@@ -20,10 +20,8 @@ from implicitsolve.status import Status
 
 LINES = 40  # of a summary, about, as documented there
 WIDTH = 100  # columns, as documented for `NonlinearResult.summary`
-WORST = 5  # systems shown by their index
-PARAMETERS = 8  # shown by name
+WORST = 5  # systems that are named
 NUMBERS = 10  # up to which `str` shows an array
-CURVE = 160, 36  # width and height of a curve of norms, in pixels
 QUANTILES = {"min": 0.0, "quarter": 0.25, "median": 0.5, "3 quarters": 0.75, "max": 1.0}
 NAMES = {"residual_norm": "residual norm", "target": "target", "iterations": "accepted steps"}
 COLUMNS = {  # of what a step holds for each system, and what is shown of a batch
@@ -50,13 +48,17 @@ def summarize(
         parts = batch_tables(codes, numbers, WORST).values() if codes.size else ()
         lines += [line for part in parts for line in ("", format_table(*part))] or ["", "the batch is empty"]
     else:
-        rows = [(name, format_number(np.asarray(value).item())) for name, value in numbers.items()]
-        lines = [_headline(kind, codes), "", format_table([], [*rows, *entries, ("x", describe(x))])]
+        rows = [*number_rows(numbers), *entries, ("x", describe(x))]
+        lines = [_headline(kind, codes), "", format_table([], rows)]
     text = "\n".join(lines)
     if not steps:
         return text
     room = max(4, LINES - text.count("\n") - 3)
     return f"{text}\n\n{format_table(*step_table(steps, room, is_batch=bool(codes.ndim)))}"
+
+
+def number_rows(numbers: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, format_number(np.asarray(value).item())) for name, value in numbers.items()]
 
 
 def summarize_derivative(kind: str, status: Any, calls: str, gradients: Mapping[str, Array]) -> str:
@@ -66,10 +68,9 @@ def summarize_derivative(kind: str, status: Any, calls: str, gradients: Mapping[
     if gradients:
         rows = [
             [name, *describe(value).split(" ", 1), format_number(norm_max(_flat(value)).item())]
-            for name, value in list(gradients.items())[:PARAMETERS]
+            for name, value in gradients.items()
         ]
         lines += ["", format_table(["gradient", "dtype", "shape", "max|.|"], rows)]
-        lines += [f"and {len(gradients) - PARAMETERS} more"] if len(gradients) > PARAMETERS else []
     if codes.ndim:
         lines += ["", format_table(["status", "systems"], _count_statuses(codes))]
     return "\n".join([*lines, "", ""])
@@ -244,15 +245,15 @@ def _abbreviate(value: Any) -> str:
 
 def _draw_norms(norms: Sequence[float]) -> str:
     """Logarithms of norms as a small picture (SVG); "" where fewer than two are positive and finite."""
-    points = [(i, math.log10(norm)) for i, norm in enumerate(norms) if 0 < norm < math.inf]
+    points = [(i, -math.log10(norm)) for i, norm in enumerate(norms) if 0 < norm < math.inf]
     if len(points) < 2:
         return ""
-    low, high = min(y for _, y in points), max(y for _, y in points)
-    width, height = CURVE
-    across, up = (width - 4) / (len(norms) - 1), (height - 4) / (high - low or 1.0)
-    path = " ".join(f"{2 + i * across:.1f},{2 + (high - y) * up:.1f}" for i, y in points)
+    (first, last), (low, high) = ((min(part), max(part)) for part in zip(*points))
+    path = " ".join(f"{i},{y:.3f}" for i, y in points)
     label = f"norm(F) over {len(norms) - 1} steps: {norms[0]:.3g} to {norms[-1]:.3g}"
+    view = f'viewBox="{first} {low:.3f} {last - first} {high - low or 1.0:.3f}" preserveAspectRatio="none"'
     return (
-        f'<svg width="{width}" height="{height}" role="img" aria-label="{label}"><title>{label}</title>'
-        f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-width="1.5"/></svg>'
+        f'<svg {view} style="width:10em;height:2em;overflow:visible" role="img" aria-label="{label}">'
+        f'<title>{label}</title><polyline points="{path}" fill="none" stroke="currentColor" '
+        'vector-effect="non-scaling-stroke"/></svg>'
     )

@@ -20,7 +20,6 @@ __dir__: Callable[[], list[str]] = __all__.copy
 
 
 WIDTH, COLUMNS = 20, 99  # of a bar, and of its line
-SMALL = 1e-9  # share that is rounding error
 MANY = 1000  # steps from which on an estimate means nothing
 
 
@@ -210,7 +209,7 @@ class ProgressBar:
                 texts[-1] = f"norm {step.residual_norm[i]:.2g}, target {step.target[i]:.2g}"
         if self._systems > 1:
             texts.append(f"{step.running} of {self._systems} running")
-        steps, is_last = self._steps_left(), step.running == 0 or left < SMALL
+        steps, is_last = self._steps_left(), step.running == 0 or left <= 0
         if not is_last and 0 < steps < MANY:
             texts.append(f"about {steps} step{'s' * (steps > 1)} left")
         self._show(1 - left / self._systems, ", ".join(texts), is_last=is_last)
@@ -227,7 +226,7 @@ class ProgressBar:
 
     def _show(self, share: float, text: str, *, is_last: bool) -> None:
         out = sys.stderr if self._stream is None else self._stream
-        share = min(max(share + SMALL, 0.0), 1.0)
+        share = min(max(round(share, 9), 0.0), 1.0)  # no rounding errors
         is_terminal = out.isatty() or type(out).__module__.startswith("ipykernel")  # a notebook's
         if not (is_terminal or is_last or int(10 * share) > self._tenths):
             return

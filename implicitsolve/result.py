@@ -127,8 +127,13 @@ class LinearResult(Ending):
 
     def summary(self) -> str:
         """Return a table of the solve; see `NonlinearResult.summary`."""
-        numbers = {"norm(b - A x)": self.residual_norm, "target": self.target, "iterations": self.iterations}
-        return summarize(type(self).__name__, self.x, self.status, numbers, [("products", str(self.matvecs))])
+        return summarize(type(self).__name__, self.x, self.status, self._numbers(), self._facts())
+
+    def _numbers(self) -> dict[str, Any]:
+        return {"norm(b - A x)": self.residual_norm, "target": self.target, "iterations": self.iterations}
+
+    def _facts(self) -> list[tuple[str, str]]:
+        return [("products", str(self.matvecs))]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -285,6 +290,10 @@ class NonlinearResult(Ending):
         2     6.01e-06       1  0.000694       0       1      2
         3     4.51e-12       1   0.00497       0       1      2
         """
+        return summarize(type(self).__name__, self.x, self.status, self._numbers(), self._facts(), self.steps)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What is known of the whole solve, by its names in tables."""
         entries = [("calls", str(self.counts))]
         labels = getattr(self.problem, "equations", None)
         if labels is not None and self.success is False:
@@ -295,8 +304,7 @@ class NonlinearResult(Ending):
         entries += [] if traced is None else [("products", str(traced))]
         planned = str(self.plan).splitlines() if self.retries and self.plan is not None else []
         entries += [("" if line else "plan", text) for line, text in enumerate(planned)]
-        entries += [("then", str(retry)) for retry in self.retries]
-        return summarize(type(self).__name__, self.x, self.status, self._numbers(), entries, self.steps)
+        return entries + [("then", str(retry)) for retry in self.retries]
 
     def _numbers(self) -> dict[str, Any]:
         """Norms and counts of each system, by their names in tables."""

@@ -42,6 +42,9 @@ class Derivative(Ending):
         name, gradients = type(self).__name__, getattr(self, "gradients", {})
         return summarize_derivative(name, self.status, str(self.counts), gradients) + self.linear.summary()
 
+    def _facts(self) -> list[tuple[str, str]]:
+        return [("calls", str(self.counts)), *self.linear._facts()]
+
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class AdjointResult(Derivative):

@@ -14,16 +14,12 @@ from implicitsolve.result import LinearResult
 from implicitsolve.status import Status
 
 ROUNDED = 0.4  # reduction of ||F|| by this power of eps that ends where rounding begins
-FLAT = 0.8  # factor of a step that is no progress
-FAST = 0.2  # factor of a step that ends a solve soon, if it is half the one before
+FLAT = 0.9  # factor of a step that is hardly progress
 FOREVER = 10_000  # more steps than anyone would wait for
-SHORT = 0.5  # median step length below which J may not be the derivative of F
 STEADY = 0.25  # spread of the last factors, relative to their mean
-SLOW = 0.9  # factor of a fixed-point step that other methods beat
 POWER = 0.015  # distance to (1 - 1/m)^m, the factor of ||F|| by which Newton's steps reduce a power m
-POOR = 0.3  # linear residual from which on a direction is a poor one
+POOR = 0.5  # linear residual from which on a direction is a poor one, and length of steps below which it seems to be
 MANY = 100  # Krylov iterations of one step that suggest a preconditioner
-NEAR = 1e-6  # reduction of ||F|| below which Newton's method near a nonsingular root takes full steps
 AT_ROUNDING = Status.ITERATION_LIMIT, Status.STAGNATED, Status.LINE_SEARCH_FAILED  # how a norm of rounding error ends
 PRECONDITION = (
     "Precondition (`preconditioner=`, or declare a `structure`, which gives one), or enlarge the space: "
@@ -83,7 +79,7 @@ def _iteration_limit(case: Case) -> Cause:
         what = f"norm(F) hardly falls any further: {case.aim} after {history.steps} steps."
         return slow or Cause("no progress", what, _another_method(case))
     ratios = history.ratios
-    if ratios[-1] < FAST and (ratios.size == 1 or ratios[-1] < 0.5 * ratios[-2]):
+    if ratios[-1] < POOR * ratios[-2:-1].min(initial=POOR):
         what = f"The solve was converging fast when it ended: the last step reduced norm(F) by {ratios[-1]:.2g}"
         advice = f"NonlinearStop(max_iterations={history.steps + 5}): a few more steps suffice."
         return Cause("fast", f"{what}, to {case.aim}.", advice)
@@ -194,7 +190,7 @@ def _slowness(case: Case) -> Cause | None:
     if kind not in ("krylov", "block"):
         return None
     limited = _limit(case) if kind == "krylov" else None
-    if limited or not (lengths.size >= 3 and np.median(lengths) <= SHORT):
+    if limited or not (lengths.size >= 3 and np.median(lengths) <= POOR):
         return limited or _linear_convergence(case)
     what = f"The line search shortens nearly every step: the median length of the last {lengths.size} is "
     advice = f"x0 may be far from any solution, or F have a kink, or J be wrong. {CHECK}"
@@ -246,14 +242,14 @@ def _suspicion(case: Case) -> Cause | None:
         last = history.part("step_length")[-4:]
         short = np.count_nonzero((last > 0) & (last < 1))
         found = _linear_convergence(case)
-        if found is None and short >= 2 and case.reduction < NEAR:
+        if found is None and short >= 2 and case.reduction < case.precision**ROUNDED:
             what = f"The line search shortened {short} of the last four steps, though norm(F) was small."
             return Cause("short", what, f"J may be wrong, or F have a kink at x. {CHECK}")
         if found is None and spent.size and np.nanmax(spent, initial=0) > MANY:
             what = f"Step {int(np.nanargmax(spent)) + 1} took {np.nanmax(spent):.0f} Krylov iterations."
             return Cause("products", what, "Precondition, or declare a `structure`.")
         return found
-    if history.kind == "fixed point" and history.steps >= 10 and history.rate > SLOW:
+    if history.kind == "fixed point" and history.steps >= 10 and history.rate > FLAT:
         what = f"norm(F) fell by a factor of only {history.rate:.3g} per step, in {history.steps} steps."
         return Cause("slow", what, f"{_faster(case)}.")
     if history.steps == 0 and case.norm > 0:

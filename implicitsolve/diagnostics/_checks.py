@@ -18,17 +18,14 @@ from implicitsolve.status import Status
 from implicitsolve.structure._names import few_names
 from implicitsolve.testing import check_derivatives
 
-NOISE = 0.1  # change of F between neighbouring numbers, over F, from which on F is rounding error
-REDUCED = 1e-3  # norm over that at x0, above which a norm of rounding error is no success of a kind
-TOUCHING = 1e-9  # distance of an unknown from a bound, over max|x|, up to which it counts as being there
+NOISE = 0.1  # change of F between neighbouring numbers, over F, from which on F is rounding error; F over F(x0)
 LENGTHS = 10.0 ** -np.arange(14)  # of trial steps, over Newton's
 BLOCKED = 0.05  # share of ||F|| that no trial step removes where x is as good as a minimum of it
 ROUNDING = 1000  # units from which on a change is none of rounding
 SMOOTH = 1.5  # order in the length of a step from which on a change of ||F|| is a curve and no kink
-ISOLATED = 10  # the second smallest singular value over the smallest, where one direction alone is singular
 FOLD = (
-    "If F has a parameter, its solutions likely end at a fold before this value of it: `continuation` follows them "
-    "there from a value that has a solution. Otherwise start elsewhere, or race() several initial guesses."
+    "If F has a parameter, its solutions may end at a fold before this value of it: `continuation` follows them "
+    f"there from a value that has a solution. {ELSEWHERE}"
 )
 
 
@@ -72,7 +69,7 @@ def _bounds(system: System) -> Cause | None:
     box = system.evaluator.box
     if box is None:
         return None
-    near = TOUCHING * system.xp.max(system.xp.abs(system.x))
+    near = eps(system.xp, system.x.dtype) ** 0.5 * system.xp.max(system.xp.abs(system.x))
     touches = to_host((system.x - box.lower <= near) | (box.upper - system.x <= near))[0]
     what = f"On a bound, or next to it: {_names(system, np.flatnonzero(touches))}."
     advice = "Widen these bounds, if the model allows that, or start elsewhere."
@@ -87,7 +84,7 @@ def _noise(system: System, case: Case) -> Cause | None:
     if not (size > 0 and change >= NOISE * size):
         return None
     changes = f"it changes by {change / size:.2g} of its norm when x does by one unit roundoff."
-    if case.reduction < REDUCED:
+    if case.reduction < NOISE:
         advice = f"NonlinearStop(atol={round_up(2 * case.norm):.1g}) would be met."
         return Cause("noise", f"F(x) is rounding error: {changes}", advice)
     what = f"x has run away, to max|x| = {np.abs(case.x).max():.2g}, where F is not small but rounding error: {changes}"
@@ -152,9 +149,7 @@ def _descent(system: System, known: Condition) -> Cause | None:
         "x is close to a minimum of ||F|| that is not a root: J is nearly singular there, so that a Newton step has "
         f"the length {known.error:.2g} (||x|| is {length:.2g}), and no part of it reduces ||F||{share}."
     )
-    values = np.linalg.svd(system.dense, compute_uv=False) if system.size <= DENSE else np.zeros(0)
-    is_isolated = values.size < 2 or values[-2] > ISOLATED * values[-1]
-    return Cause("minimum", what, FOLD if is_isolated else ELSEWHERE)
+    return Cause("minimum", what, FOLD)
 
 
 def _singular(system: System, status: Status, limit: float) -> Cause:

@@ -12,12 +12,12 @@ import numpy as np
 
 from implicitsolve._arrays.host import gather, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps
-from implicitsolve._summary import WIDTH, order_by_distance, per_system
+from implicitsolve._summary import WIDTH, WORST, order_by_distance, per_system
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives import AdjointResult, TangentResult
 from implicitsolve.diagnostics._causes import CHECK, Cause, find_cause, find_linear_cause
 from implicitsolve.diagnostics._checks import examine
-from implicitsolve.diagnostics._history import ENDED_WELL, STOPPED, Case, read_histories
+from implicitsolve.diagnostics._history import ENDED_WELL, MANY, STOPPED, Case, read_histories
 from implicitsolve.diagnostics._system import System, unwrap
 from implicitsolve.drivers._batch import BatchResult
 from implicitsolve.problem import Problem
@@ -25,9 +25,6 @@ from implicitsolve.result import LinearResult, NonlinearResult
 from implicitsolve.status import Status
 from implicitsolve.structure import Outcome
 from implicitsolve.structure._block_triangular import singularity
-
-MOST_EXAMINED = 200  # systems of each status, the worst ones
-MOST_NAMED = 6  # systems in the text
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,8 +60,8 @@ class Finding:
 
     @property
     def _title(self) -> str:
-        names = [str(index[0] if len(index) == 1 else index) for index in self.systems[:MOST_NAMED] if index]
-        more = f" and {len(self.systems) - MOST_NAMED} more" if len(self.systems) > MOST_NAMED else ""
+        names = [str(index[0] if len(index) == 1 else index) for index in self.systems[:WORST] if index]
+        more = f" and {len(self.systems) - WORST} more" if len(self.systems) > WORST else ""
         systems = f", system{'s' * (len(self.systems) > 1)} {', '.join(names)}{more}" if names else ""
         return f"{self.status.name}{systems}"
 
@@ -128,7 +125,7 @@ def explain(result: Any, problem: Problem | Callable[[Array], Array] | None = No
     Notes
     -----
     Reads the recorded steps: norms, step lengths, tolerances of linear solves and their residuals. For each status the
-    200 systems farthest from their targets are examined individually. Without `problem` no user function is called.
+    1000 systems farthest from their targets are examined individually. Without `problem` no user function is called.
 
     Examples
     --------
@@ -166,7 +163,7 @@ def _of_nonlinear(result: NonlinearResult, problem: Any) -> Explanation:
         if code in (Status.LOST, Status.CANCELLED):
             findings += _list_unsolved(result, Status(code), rows, shape)
         elif rows.size:
-            some = _read_cases(result, Status(code), rows[:MOST_EXAMINED])
+            some = _read_cases(result, Status(code), rows[:MANY])
             groups += _group(Status(code), some, rows)
             cases |= some
     notes: list[str] = []
@@ -233,7 +230,7 @@ def _group(status: Status, cases: dict[int, Case], rows: HostArray) -> list[Grou
         cause = find_cause(case)
         if cause is not None:
             groups.setdefault(cause.key, (status, cause, [], case.place))[2].append(row)
-    rest = rows[MOST_EXAMINED:].tolist()
+    rest = rows[MANY:].tolist()
     if rest and status != Status.CONVERGED:
         what = f"These {len(rest)} have the same status and are closer to their targets; they were not examined."
         groups["rest"] = status, Cause("rest", what, "As above."), rest, ""

@@ -16,9 +16,9 @@ from implicitsolve.status import Status
 from implicitsolve.structure._names import entry_name
 
 FIELDS = "step_length", "forcing", "linear_residual", "krylov_iterations", "linear_status", "factorized"
+MANY = 1000  # systems of a batch that are read one by one, and rows of a table
 STOPPED = Status.STOPPED, Status.STOPPED_BY_MONITOR
 ENDED_WELL = Status.CONVERGED, *STOPPED
-WINDOW = 20  # steps over which a rate is measured, at most
 
 
 @dataclass
@@ -63,8 +63,8 @@ class History:
 
     @property
     def rate(self) -> float:
-        """Mean factor of a step over the last half of the steps, at most `WINDOW`; NaN if that is not known."""
-        count = min(WINDOW, max(1, self.steps // 2))
+        """Mean factor of a step over the last half of the steps; NaN if that is not known."""
+        count = max(1, self.steps // 2)
         first, last = (self.norms[-1 - count], self.norms[-1]) if self.steps else (math.nan, math.nan)
         return float((last / first) ** (1 / count)) if first > 0 and math.isfinite(last) else math.nan
 
@@ -102,12 +102,12 @@ def _choose(attempts: dict[int, list[History]], first: float, final: float) -> H
     return (same or known or [History([first], [0])])[-1]
 
 
-def tabulate_norms(histories: Sequence[History], length: int, *, pad: bool = True) -> HostArray:
+def tabulate_norms(histories: Sequence[History], length: int) -> HostArray:
     """Norms (steps, systems); a system that has ended keeps its last one, and what is not positive is not drawn."""
     table = np.full((length, len(histories)), np.nan)
     for column, history in enumerate(histories):
         used = history.norms[:length]
-        table[:, column] = [*used, *[used[-1] if pad else math.nan] * (length - len(used))]
+        table[:, column] = [*used, *[used[-1]] * (length - len(used))]
     return np.where(np.isfinite(table) & (table > 0), table, np.nan)
 
 

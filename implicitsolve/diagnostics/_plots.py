@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._summary import index_of
+from implicitsolve._summary import WORST, index_of
 from implicitsolve._typing import Array
-from implicitsolve.diagnostics._history import ENDED_WELL, read_histories, tabulate_norms
+from implicitsolve.diagnostics._history import ENDED_WELL, MANY, read_histories, tabulate_norms
 from implicitsolve.diagnostics._pattern import magnitudes, pattern_of, shade
 from implicitsolve.diagnostics._spectrum import Spectrum, spectrum
 from implicitsolve.diagnostics._system import System, unwrap
@@ -22,9 +22,7 @@ from implicitsolve.stopping import check_choice
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")  # Okabe and Ito: safe for the color-blind
 MARKERS = "osD^vP"
-FAILED = 5  # systems drawn singly
 CELLS = 200  # of the picture of a matrix, along each side
-LOOKED_AT = 1000  # systems of the band, evenly chosen
 
 
 def plot_convergence(
@@ -253,7 +251,7 @@ def _axes(caller: str, ax: Any) -> Any:
 
 def _draw(ax: Any, result: NonlinearResult, name: str, against: str, color: str, marker: str) -> None:
     status = np.asarray(result.status).reshape(-1)
-    chosen = np.unique(np.linspace(0, status.size - 1, min(status.size, LOOKED_AT)).astype(int))
+    chosen = np.unique(np.linspace(0, status.size - 1, min(status.size, MANY)).astype(int))
     if not status.size:
         return
     shown = read_histories(result, chosen.tolist())
@@ -272,12 +270,12 @@ def _draw(ax: Any, result: NonlinearResult, name: str, against: str, color: str,
     ax.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
     ax.plot(at, middle, label=f"{own}median of {status.size}, min to max", **options)
     failed = np.flatnonzero(~np.isin(status, ENDED_WELL))
-    for i, row in enumerate(failed[:FAILED].tolist()):
+    for i, row in enumerate(failed[:WORST].tolist()):
         alone = tabulate_norms(read_histories(result, [row]), length)[drawn, 0]
         index = index_of(row, np.shape(result.status))
         text = f"{own}{index}: {Status(int(status[row])).name}"
-        more = failed.size - FAILED
-        text += f" (and {more} more failed)" if i == FAILED - 1 and more > 0 else ""
+        more = failed.size - WORST
+        text += f" (and {more} more failed)" if i == WORST - 1 and more > 0 else ""
         ax.plot(at, alone, color="black", linewidth=1, linestyle=(0, (1 + i, 1)), label=text)
 
 

@@ -19,9 +19,18 @@ import numpy as np
 
 from implicitsolve import _report as command
 from implicitsolve._arrays.files import as_path
-from implicitsolve._summary import Table, batch_tables, list_entries, order_by_distance, per_system, step_table
-from implicitsolve.diagnostics._explain import MOST_NAMED, Explanation, explain
-from implicitsolve.diagnostics._history import ENDED_WELL
+from implicitsolve._summary import (
+    WORST,
+    Table,
+    batch_tables,
+    list_entries,
+    number_rows,
+    order_by_distance,
+    per_system,
+    step_table,
+)
+from implicitsolve.diagnostics._explain import Explanation, explain
+from implicitsolve.diagnostics._history import ENDED_WELL, MANY
 from implicitsolve.diagnostics._plots import plot_convergence, plot_spectrum, plot_structure
 from implicitsolve.diagnostics._spectrum import NotFiniteError
 from implicitsolve.diagnostics._system import unwrap
@@ -31,7 +40,6 @@ from implicitsolve.result import LinearResult, NonlinearResult
 from implicitsolve.status import Status
 from implicitsolve.structure import BlockBanded, Grid, Sparse
 
-ROWS = 1000  # of a table
 UNKNOWNS = "x", "adjoint", "tangent"
 INK = "svg { color: #1c2024; fill: currentColor } @media (prefers-color-scheme: dark) { svg { color: #e8eaed } }"
 
@@ -107,21 +115,14 @@ def _head(result: Any) -> str:
     for code, n in zip(codes.tolist(), counts.tolist()):
         kind, share = "good" if code in ENDED_WELL else "bad", f" {n}" if np.ndim(result.status) else ""
         chips += f'<li class="{kind}">{Status(code).name}{share}</li>'
-    known = list_entries(result)
-    calls = [part.partition(" ") for part in known.pop("calls", "").split(", ")]
-    known |= {name: text for text, _, name in calls if text not in ("", "0")}
-    tiles = ""
-    for name in (name for name in known if name not in ("status", *UNKNOWNS)):
-        *at_most, text = known[name].split()
-        tiles += f"<div><dt>{name}{', at most' if at_most else ''}</dt><dd>{escape(text)}</dd></div>"
-    return f'<ul class="chips">{chips}</ul>\n<dl class="tiles">{tiles}</dl>'
+    return f'<ul class="chips">{chips}</ul>'
 
 
 def _findings(explanation: Explanation) -> str:
     findings = ""
     for finding in explanation.findings:
         text = "".join(f"<p>{escape(part)}</p>" for part in finding._parts)
-        if len(finding.systems) > MOST_NAMED:
+        if len(finding.systems) > WORST:
             text += details("All of these systems", scroll("Systems", ", ".join(str(i) for i in finding.systems)))
         kind = "warning" if finding.status in ENDED_WELL else "failure"
         findings += f'<article class="{kind}"><h3>{escape(finding._title)}</h3>{text}</article>'
@@ -138,15 +139,9 @@ def _convergence(result: NonlinearResult) -> str:
     if not status.size:
         return "<p>The batch is empty.</p>"
     parts = [figure("The norm of F(x) after each step", lambda ax: plot_convergence(result, ax=ax))]
-    if status.ndim:
-        tables = batch_tables(status, result._numbers(), ROWS)
-        parts.append(table("Quantiles over the systems", tables["quantiles"]))
-        header, lines = tables["systems"]
-        name = "Every system, the worst first" if status.size <= ROWS else f"The {ROWS} worst systems"
-        parts.append(details(name, table(name, (["system", *header[1:]], lines))))
     if result.steps:
-        name = "Every step" if len(result.steps) <= ROWS else "The first and the last steps"
-        parts.append(details(name, table(name, step_table(result.steps, ROWS, is_batch=bool(status.ndim)))))
+        name = "Every step" if len(result.steps) <= MANY else "The first and the last steps"
+        parts.append(details(name, table(name, step_table(result.steps, MANY, is_batch=bool(status.ndim)))))
     return "\n".join(parts)
 
 
@@ -178,20 +173,19 @@ def _spectrum(result: NonlinearResult, problem: Problem) -> str:
 
 
 def _work(result: Any) -> str:
-    rows: dict[str, Any] = {}
-    if not isinstance(result, LinearResult):
-        names = "calls of the residual", "products J v", "products with the adjoint", "linearizations"
-        calls = result.counts
-        rows = dict(zip(names, (calls.residuals, calls.jvps, calls.vjps, calls.linearizations)))
-    if isinstance(result, NonlinearResult):
-        rows["factorizations"] = sum(step.factorized.sum() for step in result.steps)
-        rows |= {"Krylov iterations": np.sum(result.krylov_iterations), "accepted steps": np.sum(result.iterations)}
-    else:
-        linear = result if isinstance(result, LinearResult) else result.linear
-        rows |= {"products of the linear solve": linear.matvecs, "Krylov iterations": np.sum(linear.iterations)}
-    what = "A call, a product and a linearization cover the whole batch; the other counts are sums over its systems."
-    note = f"<p>{what}</p>" if np.ndim(result.status) else ""
-    return note + table("What the solve took", ([], [[name, str(n)] for name, n in rows.items() if n]), "text")
+    """The numbers of the solve, for a batch their quantiles and the worst systems, and what the whole has taken."""
+    solved = result if isinstance(result, NonlinearResult | LinearResult) else result.linear
+    status, numbers = np.asarray(solved.status), solved._numbers()
+    if not status.ndim:
+        return table("The solve", ([], [*number_rows(numbers), *result._facts()]), "text")
+    parts = [table("The whole batch", ([], result._facts()), "text")]
+    if status.size:
+        tables = batch_tables(status, numbers, MANY)
+        header, rows = tables["systems"]
+        name = "Every system, the worst first" if status.size <= MANY else f"The {MANY} worst systems"
+        parts.append(table("Quantiles over the systems", tables["quantiles"]))
+        parts.append(details(name, table(name, (["system", *header[1:]], rows))))
+    return "\n".join(parts)
 
 
 def _environment() -> str:

@@ -18,7 +18,6 @@ from implicitsolve.stopping import check_limit, own_generator
 from implicitsolve.testing._checks import normal
 
 VECTORS = 50  # products, as documented for `spectrum`
-NEW = 10  # rounding units of a product by which it must leave the space to count as a new direction
 
 
 class NotFiniteError(ValueError):
@@ -214,7 +213,7 @@ def _arnoldi(
         length = float(norm2(w)[0])
         if j + 1 == system.size:
             return H, True
-        if length > NEW * np.finfo(v.dtype).eps * size:
+        if length > system.size * np.finfo(v.dtype).eps * size:
             H[j + 1, j] = length
         else:  # the space is invariant
             _, w = _orthogonalize(V[: j + 1], to_host(normal(rng, v.shape, system.x)))

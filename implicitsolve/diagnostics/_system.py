@@ -31,9 +31,7 @@ from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop
 
-DENSE = 500  # unknowns up to which J is written out
-ASSEMBLY = 1000  # products that an assembly of J may take
-ACCURACY = 1e-6  # of linear solves without a matrix
+DENSE = 500  # unknowns up to which J is written out, and products that an assembly of J may take
 
 
 def unwrap(result: Any) -> Any:
@@ -82,7 +80,7 @@ class System:
         """J of the declared structure, or of one that the solve has detected, or that a search finds in a large J."""
         if self.problem.block_structure is not None:
             assembler = Assembler(self.whole, central=True)
-            return assembler.assemble(self.evaluator, self.x, self.F) if assembler.cost <= ASSEMBLY else None
+            return assembler.assemble(self.evaluator, self.x, self.F) if assembler.cost <= DENSE else None
         declared, found = self.problem.structure, self.detection
         is_known = found is not None and found.structure is not None
         if declared == "none" or (declared is None and not is_known and self.size <= DENSE):
@@ -122,7 +120,7 @@ class System:
 
     def solve(self, A: LinearOperator, b: Array, failed: list[int] | None = None) -> Array:
         """A^-1 b by products; the status is added to `failed` if it is one."""
-        result = linear_solve(A, b, stop=LinearStop(rtol=ACCURACY, max_iterations=2 * self.size))
+        result = linear_solve(A, b, stop=LinearStop(max_iterations=2 * self.size))
         if failed is not None:
             failed.extend(np.asarray(result.status)[~np.asarray(result.success)].tolist())
         return result.x

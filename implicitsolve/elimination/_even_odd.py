@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace
-from implicitsolve._typing import Array, DType, HostArray, Indices
+from implicitsolve._typing import Array, DType, Indices
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.monitor import Monitor, mapped
 from implicitsolve.operators import LinearOperator
@@ -47,7 +47,8 @@ def even_odd(problem: Problem) -> Problem:
 
     Notes
     -----
-    One residual, or product with J or its adjoint, costs two halves, that is one of `problem`.
+    One residual, or product with J or its adjoint, costs two halves, that is one of `problem`. The half of a residual
+    with which `root` expands the solution is not counted.
 
     Examples
     --------
@@ -97,9 +98,7 @@ class EvenOdd:
     """A problem without its eliminated blocks, as `root` solves it, and the way back."""
 
     whole: Problem
-    length: int = 0  # of the whole states in blocks, for the way back
-    latest: list[tuple[HostArray, HostArray]] = field(default_factory=list)  # of all systems: kept, eliminated
-    systems: Indices | None = None  # to which of `latest` these belong; None for all
+    length: int = 0  # of the whole states in blocks, for `pad`
 
     @classmethod
     def of(cls, problem: Problem, x0: Array) -> EvenOdd:
@@ -143,20 +142,16 @@ class EvenOdd:
         )
 
     def residual(self, e: Array) -> Array:
-        eliminated = self.halves.eliminated.apply(e)
-        self._remember(e, eliminated)
-        return e - self.halves.kept.apply(eliminated)
+        return e - self.halves.kept.apply(self.halves.eliminated.apply(e))
 
     def linearize(self, e: Array) -> tuple[Array, LinearOperator]:
         eliminated, first = self.halves.eliminated.linearize(e)
-        self._remember(e, eliminated)
         value, second = self.halves.kept.linearize(eliminated)
         shape = tuple(e.shape)
         return e - value, reduced_jacobian(self.halves, first, second, shape[self.axis :], shape[: self.axis], e.dtype)
 
     def blocks(self, e: Array) -> Array:
-        x = self.merge_whole(e)[0]
-        J: Any = self.whole.blocks(x)  # type: ignore[misc]
+        J: Any = self.whole.blocks(expand(self.whole, e))  # type: ignore[misc]
         return reduced_blocks(*split(J, self.axis))
 
     def parameter_jvp(self, e: Array, tangents: Mapping[str, Array]) -> Array:
@@ -173,9 +168,7 @@ class EvenOdd:
         return self.whole.parameter_vjp(x, whole_w)  # type: ignore[misc]
 
     def take(self, indices: Indices) -> Problem:
-        systems = indices if self.systems is None else self.systems[indices]
-        length = self.length if self.axis == 1 else 0
-        return EvenOdd(self.whole.take(indices), length, self.latest, systems).problem  # type: ignore[misc]
+        return EvenOdd(self.whole.take(indices)).problem  # type: ignore[misc]
 
     def initial_guess(self, kind: str, rng: np.random.Generator | None) -> Array:
         return split(self.whole.initial_guess(kind, rng), self.axis)[1]  # type: ignore[misc]
@@ -194,28 +187,6 @@ class EvenOdd:
     def monitor(self, monitor: Monitor) -> Monitor:
         """A monitor that shows all blocks."""
         return mapped(monitor, lambda x, F: (expand(self.whole, x), self.pad(F, self.axis)))
-
-    def _remember(self, e: Array, eliminated: Array) -> None:
-        """Keep the eliminated blocks of the latest points, mostly the solutions, on the way back from `root`."""
-        if not (self.length and isinstance(e, np.ndarray)):  # on a device the host would have to wait for a comparison
-            return
-        if self.systems is None:
-            own = np.require(eliminated, requirements="W") if self.whole.pure else np.array(eliminated)
-            self.latest[:] = [(e.copy(), own)]
-        else:
-            for kept, others in self.latest:
-                kept[self.systems], others[self.systems] = e, eliminated
-
-    @property
-    def _own(self) -> Any:
-        """The places of some systems among those of `latest`."""
-        return ... if self.systems is None else self.systems
-
-    def merge_whole(self, e: Array) -> tuple[Array, bool]:
-        """All blocks, and whether that took a half of F: not at the latest point."""
-        is_known = bool(self.latest) and bool(array_namespace(e).all(self.latest[0][0][self._own] == e))
-        eliminated = self.latest[0][1][self._own] if is_known else self.halves.eliminated.apply(e)
-        return merge(eliminated, e, self.axis), not is_known
 
     def pad(self, R: Array, axis: int) -> Array:
         """The residual of all blocks."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host
 from implicitsolve._typing import Array, Indices
-from implicitsolve.elimination._even_odd import EvenOdd
+from implicitsolve.elimination._even_odd import EvenOdd, expand
 from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._convergence import CONVERGED, NONFINITE
@@ -66,10 +66,8 @@ class Halved(NonlinearMethod):
             none = np.zeros(solution.norm.shape)
             status = np.full(none.size, CONVERGED)
             solution = replace(solution, status=status, first_norm=none, target=none)
-        x, costs = reduced.merge_whole(half.unflatten(solution.x))
-        if costs:
-            whole.tally.add("residuals")
-        x, F = whole.flatten(x), whole.flatten(reduced.pad(half.unflatten(solution.F), reduced.axis))
+        x = whole.flatten(expand(whole.problem, half.unflatten(solution.x)))
+        F = whole.flatten(reduced.pad(half.unflatten(solution.F), reduced.axis))
         finite = np.isfinite(norm_max(x))
         if not finite.all():  # which the kept blocks need not notice
             shown = from_host(np.where(finite, 0.0, np.nan), x)[:, None]
