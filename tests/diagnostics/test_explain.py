@@ -249,7 +249,7 @@ def test_one_cause_is_named_and_no_condition_number_beside_it(name):
     assert not any("condition" in note for note in explanation.notes)
     assert len(str(explanation).splitlines()) < 14
     assert not re.search(r",\.|\.\.|explain\(", str(explanation))
-    assert ("continuation" in str(explanation)) == (name.split()[0] not in ("minimum", "kink", "singular"))
+    assert ("continuation" in str(explanation)) == (name.split()[0] not in ("kink", "singular"))
 
 
 @pytest.mark.parametrize("method", ["newton-krylov", "block-newton", "picard"])
