@@ -121,8 +121,8 @@ def continuation(
     declared or detected sparsity, or of all columns up to 128 unknowns; two or three residuals for the corrections and
     one for dF/dlam are added. Where none of these applies, linear systems are solved by GMRES without a preconditioner.
 
-    The next step is longer, by 2 at most, if the first correction was below 5 % of the step, and at most three
-    corrections were needed. A step that turns by more than 37 degrees, or whose corrections do not contract, is halved.
+    The next step is twice as long if at most three corrections were needed, and half as long after more than four. A
+    step that turns by more than 37 degrees, or whose corrections do not contract, is halved.
 
     Test functions that change sign from a point to the next are followed to their zero: the parameter's component of
     the tangent at a fold; at a branch point, where the determinant of the bordered matrix changes sign, the reciprocal

@@ -17,8 +17,7 @@ from implicitsolve.result import NonlinearResult
 from implicitsolve.stopping import NonlinearStop, check_limit
 
 LONGEST = 10.0  # step, over the distance to the nearest known solution
-ASIDE = 1e-2  # of the size of x, by which a start that is a known solution is moved
-APART = 1e-4  # distance of two solutions, over the size of x, from which on they are different
+APART = 1e-3  # distance of two solutions, over the size of x, from which on they are different
 
 
 def further_solutions(
@@ -104,7 +103,7 @@ class _Search:
         """One more solution, if the search converges to one."""
         z, metric = self.start, self.system.metric
         if min(self._distances(z), default=np.inf) <= APART:
-            z = z + np.append(np.random.default_rng(0).normal(0.0, ASIDE * metric.unit, z.size - 1), 0.0)
+            z = z + np.append(np.random.default_rng(0).normal(0.0, 10 * APART * metric.unit, z.size - 1), 0.0)
         F = self.system.residual(z)
         for _ in range(steps):
             if not np.isfinite(F).all():

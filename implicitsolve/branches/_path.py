@@ -14,13 +14,10 @@ from implicitsolve._typing import HostArray
 from implicitsolve.branches._system import ExtendedSystem, Frame, Metric
 
 CORRECTIONS = 10  # of one predicted point
-CONTRACTION = 0.7  # of one correction to the next; with a J of an earlier point it is else assembled anew
-NUDGE = 1e-9  # by which a point is missed at which the bordered matrix is exactly singular
 LOCATIONS = 15  # evaluations of a test function, to find where it is zero
 TESTS = 2  # test functions for branch points, where there are no factors: the sign of one changes at its poles too
 FOLD, LINEAR = 1e-6, 1e-9  # accuracy of test functions, over their size; lam at a fold has the square of the first
 DENSE_SPECTRUM = 300  # unknowns up to which all eigenvalues are computed
-REAL = 1e-9  # imaginary part, over the modulus, up to which an eigenvalue is real
 IMAGINARY = 1e-3  # real part over the modulus of a located pair, from which on it is none
 NEARER = 1e-2  # by which a test function must have fallen to show a branch point
 NEAREST = 1e-4  # distance of two points whose branches are not distinguished
@@ -47,7 +44,6 @@ class Corrected:
     """Outcome of a correction: `point` is None where it failed."""
 
     point: Point | None = None
-    first: float = 0.0  # length of the first correction
     count: int = 0
     is_finite: bool = True
 
@@ -68,9 +64,7 @@ class Path:
         random, shape = np.random.default_rng(0), (TESTS, 2, system.size + 1)
         self.borders: HostArray = random.choice((-1.0, 1.0), shape) * random.uniform(0.5, 1.0, shape)
 
-    def correct(
-        self, z: HostArray, row: HostArray, frame: Frame | None, far: float = np.inf, *, strict: bool = False
-    ) -> Corrected:
+    def correct(self, z: HostArray, row: HostArray, frame: Frame | None, *, strict: bool = False) -> Corrected:
         """Newton's method in the hyperplane of `row`: chord steps with Broyden's updates, a new J where they fail."""
         made, steps, last = Corrected(), list[HostArray](), np.inf
         is_new, F, tolerance = frame is None, self.system.residual(z), 0.0
@@ -90,12 +84,11 @@ class Path:
             if not row[:-1].any():  # only the parameter is fixed: not by rounding errors
                 step[-1] = 0.0
             size = self.metric.norm(step)
-            if not size <= (far if last == np.inf else CONTRACTION * last):
+            if not size < last:  # with a J of an earlier point it is assembled anew
                 if is_new:
                     return made
                 frame, is_new, steps, last = None, True, [], np.inf
                 continue
-            made.first = made.first or size
             z, last = z + step, size
             steps.append(step)
             F = self.system.residual(z)
@@ -166,7 +159,7 @@ class Path:
         size, before = max(abs(first), abs(last)), 0.0  # the last value
         for _ in range(LOCATIONS):
             part = (low * last - high * first) / (last - first)
-            found = self.at(a, b, part, observed=observed) or self.at(a, b, part + NUDGE, observed=observed)
+            found = self.at(a, b, part, observed=observed)
             value = np.nan if found is None else function(found)
             if not np.isfinite(value) or abs(value) <= accuracy * size or high - low <= accuracy:
                 break
@@ -261,4 +254,4 @@ def leading_eigenvalues(frame: Frame, count: int, shift: complex) -> HostArray:
 def pairs(point: Point) -> HostArray:
     """Complex pairs of eigenvalues, by falling real part: the one with positive imaginary part of each."""
     values = np.zeros(0) if point.eigenvalues is None else point.eigenvalues
-    return values[np.imag(values) > REAL * np.abs(values)]
+    return values[np.imag(values) > 0]

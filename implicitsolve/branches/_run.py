@@ -17,10 +17,8 @@ from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 
-GENERIC = 1 / 16  # part of the way to `stop`, where the sparsity is sought
-FAR = 0.5  # correction over step length beyond which the step was too long
 ALIGNED = 0.8  # cosine between tangents below which a point may lie on another branch
-USUAL_CORRECTION, USUAL_COUNT = 0.05, 4  # that steps aim at: relative to the step, number
+USUAL = 4  # corrections that steps aim at
 GROWTH = 2.0  # of a step, at most
 SHORTEST = 1e-7  # step that ends the branch
 NEAR = 0.1  # distance from the first point, over the step, up to which the branch may be closed
@@ -78,7 +76,6 @@ class Run:
         """Solve at the start, fix tolerance and units, and take the first tangent, or the given direction."""
         path, metric = self.path, self.path.metric
         row = metric.parameter_row()
-        path.system.generic = z[-1] + GENERIC * (self.stop - z[-1])
         metric.unit = _rms(z) or 1.0
         point = path.correct(z, row, None).point
         if point is None:
@@ -152,7 +149,7 @@ class Run:
         while self.length >= SHORTEST:
             z, direction, is_end = self._predict()
             row = metric.parameter_row() if is_end else metric.covector(direction)
-            made = path.correct(z, row, last.frame, far=(2.0 if self.is_given else FAR) * self.length)
+            made = path.correct(z, row, last.frame)
             point, is_finite = made.point, is_finite and made.is_finite
             if point is not None and self._follows(last, point, is_end):
                 self.is_given = False
@@ -225,10 +222,8 @@ class Run:
         return is_regular and (self.is_given or metric.inner(last.tangent, point.tangent) >= ALIGNED)
 
     def _next_length(self, made: Corrected) -> float:
-        """The next step: longer where this one was corrected little, and took few iterations."""
-        wanted = (USUAL_CORRECTION * self.length / made.first) ** 0.5 if made.first else GROWTH
-        wanted = min(wanted, GROWTH ** (USUAL_COUNT - made.count))
-        return min(self.length * min(max(wanted, 1 / GROWTH), GROWTH), self.longest)
+        """The next step: longer where this one took few corrections."""
+        return min(self.length * min(max(GROWTH ** (USUAL - made.count), 1 / GROWTH), GROWTH), self.longest)
 
     def _closes(self, last: Point, point: Point) -> bool:
         metric, chord = self.path.metric, point.z - last.z

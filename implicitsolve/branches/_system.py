@@ -25,16 +25,15 @@ from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.operators._wrappers import bordered
 from implicitsolve.problem import favors_direct
+from implicitsolve.stopping import LinearStop
 from implicitsolve.structure import BlockBanded, Outcome
 from implicitsolve.structure._sparse import Sparse, compressed
 
-SHORTER = 2.0**-4  # than of one-sided differences, where those to both sides are taken
 MOST_DENSE = 128  # unknowns up to which a J without structure is assembled column by column
 ROOT_EPS = float(np.finfo(float).eps) ** 0.5  # of differences in lam, over its size or interval
 ROUNDING = 64 * float(np.finfo(float).eps)  # of |J| |x|, below which no F is asked for
 STRICT = 1e-4  # tolerance of special points over that of others
 LINEAR_RTOL = 1e-4  # of Krylov solves; at 1e-2 paths are lost
-MOST_KRYLOV = 400  # iterations of one solve, as many as the largest space of `RecyclingGMRES`
 
 
 @dataclass
@@ -79,7 +78,6 @@ class ExtendedSystem:
     def __init__(self, family: Family, x0: HostArray, tally: Tally, *, unit: float, span: float) -> None:
         self.family, self.shape, self.tally, self.like = family, x0.shape, tally, x0
         self.metric: Metric = Metric(unit, span, x0.size)
-        self.generic: float | None = None  # parameter at which the sparsity is sought: entries may vanish at the start
         self.size: int = x0.size
         self.reach = 0.0  # change of F near the start as lam moves by sqrt(eps) of the interval
         self.is_reach_known = False
@@ -145,7 +143,7 @@ class ExtendedSystem:
         if isinstance(assembler, Assembler):
             return _entries(Assembler(evaluator, structure=assembler.structure, central=True).assemble(evaluator, x, F))
         colored = assembler.assembler
-        h = SHORTER * colored.lengths(x)
+        h = colored.lengths(x)
         sides = [colored.differences(lambda y: evaluator.residual(y), x, F, side).data for side in (h, -h)]
         return SparseMatrix(0.5 * (sides[0] + sides[1])[0], colored.structure)
 
@@ -158,9 +156,8 @@ class ExtendedSystem:
         if problem.block_structure is not None:
             is_cheap = favors_direct(problem, problem.block_structure.length(self.size))
             return Assembler(evaluator, certifies=False) if is_cheap else None
-        place = evaluator if self.generic is None else self.evaluator(np.append(z[:-1], self.generic))
         pattern = PatternSearch()
-        found = pattern.found(place, x)
+        found = pattern.found(evaluator, x)
         if found is not None and found.structure is not None:
             budget = None if found.how == Outcome.DECLARED else pattern._budget(evaluator)
             return SparseJacobians(evaluator, replace(found, values=None), SolveMemory(), None, budget)
@@ -291,11 +288,11 @@ class Frame:
             weights[:, :-1],
             weights[:, -1:],
         )
-        target = LINEAR_RTOL * norm2(b[None])
+        target, most = LINEAR_RTOL * norm2(b[None]), LinearStop().max_iterations
         start = None if guess is None else guess[None, :] / units
         method = LGMRES(restart=min(100, b.size))
         with np.errstate(all="ignore"):
-            found = method.solve(A, b[None, :], target=target, max_iterations=MOST_KRYLOV, x0=start, confirm=False)
+            found = method.solve(A, b[None, :], target=target, max_iterations=most, x0=start, confirm=False)
         return np.asarray(found.x[0])
 
 
