@@ -299,24 +299,16 @@ class NonlinearResult(Ending):
         if labels is not None and self.success is False:
             F = np.abs(to_host(self.fun)).reshape(-1)
             entries.append(("largest F", f"{labels[F.argmax()]}: {F.max():.3g}"))
-        entries += [] if self.detection is None else [("J", str(self.detection))]
-        traced = None if self.problem is None else self.problem.derivatives
-        entries += [] if traced is None else [("products", str(traced))]
+        known = {"J": self.detection, "products": getattr(self.problem, "derivatives", None)}
+        entries += [(name, str(part)) for name, part in known.items() if part is not None]
         planned = str(self.plan).splitlines() if self.retries and self.plan is not None else []
         entries += [("" if line else "plan", text) for line, text in enumerate(planned)]
         return entries + [("then", str(retry)) for retry in self.retries]
 
     def _numbers(self) -> dict[str, Any]:
-        """Norms and counts of each system, by their names in tables."""
-        numbers = {
-            "norm(F)": self.residual_norm,
-            "target": self.target,
-            "at x0": self.initial_norm,
-            "error": self.error,
-            "accepted steps": self.iterations,
-            "Krylov": self.krylov_iterations,
-        }
-        return {name: number for name, number in numbers.items() if number is not None}
+        norms = {"norm(F)": self.residual_norm, "target": self.target, "at x0": self.initial_norm}
+        counts = {"accepted steps": self.iterations, "Krylov": self.krylov_iterations}
+        return norms | ({} if self.error is None else {"error": self.error}) | counts
 
     def _norms(self) -> list[float]:
         return [step.worst for step in self.steps]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace
-from implicitsolve._typing import Array, DType, Indices
+from implicitsolve._typing import Array, DType, HostArray, Indices
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.monitor import Monitor, mapped
 from implicitsolve.operators import LinearOperator
@@ -98,7 +98,8 @@ class EvenOdd:
     """A problem without its eliminated blocks, as `root` solves it, and the way back."""
 
     whole: Problem
-    length: int = 0  # of the whole states in blocks, for `pad`
+    length: int = 0  # of the whole states in blocks, for the way back
+    latest: list[tuple[HostArray, HostArray]] = field(default_factory=list)  # kept and eliminated blocks of all systems
 
     @classmethod
     def of(cls, problem: Problem, x0: Array) -> EvenOdd:
@@ -142,16 +143,19 @@ class EvenOdd:
         )
 
     def residual(self, e: Array) -> Array:
-        return e - self.halves.kept.apply(self.halves.eliminated.apply(e))
+        eliminated = self.halves.eliminated.apply(e)
+        self._remember(e, eliminated)
+        return e - self.halves.kept.apply(eliminated)
 
     def linearize(self, e: Array) -> tuple[Array, LinearOperator]:
         eliminated, first = self.halves.eliminated.linearize(e)
+        self._remember(e, eliminated)
         value, second = self.halves.kept.linearize(eliminated)
         shape = tuple(e.shape)
         return e - value, reduced_jacobian(self.halves, first, second, shape[self.axis :], shape[: self.axis], e.dtype)
 
     def blocks(self, e: Array) -> Array:
-        J: Any = self.whole.blocks(expand(self.whole, e))  # type: ignore[misc]
+        J: Any = self.whole.blocks(self.expanded(e))  # type: ignore[misc]
         return reduced_blocks(*split(J, self.axis))
 
     def parameter_jvp(self, e: Array, tangents: Mapping[str, Array]) -> Array:
@@ -187,6 +191,19 @@ class EvenOdd:
     def monitor(self, monitor: Monitor) -> Monitor:
         """A monitor that shows all blocks."""
         return mapped(monitor, lambda x, F: (expand(self.whole, x), self.pad(F, self.axis)))
+
+    def _remember(self, e: Array, eliminated: Array) -> None:
+        """Keep the eliminated blocks of the latest point, mostly the solution, on the way back from `root`."""
+        if self.length and isinstance(e, np.ndarray):  # on a device the host would have to wait for a comparison
+            own = np.require(eliminated, requirements="W") if self.whole.pure else np.array(eliminated)
+            self.latest[:] = [(e.copy(), own)]
+
+    def expanded(self, e: Array) -> Array:
+        """All blocks, by half a residual unless it is the latest point."""
+        for kept, eliminated in self.latest:
+            if kept.shape == e.shape and (kept == e).all():
+                return merge(eliminated, e, self.axis)
+        return expand(self.whole, e)
 
     def pad(self, R: Array, axis: int) -> Array:
         """The residual of all blocks."""

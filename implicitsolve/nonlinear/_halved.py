@@ -8,7 +8,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host
 from implicitsolve._typing import Array, Indices
-from implicitsolve.elimination._even_odd import EvenOdd, expand
+from implicitsolve.elimination._even_odd import EvenOdd
 from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._convergence import CONVERGED, NONFINITE
@@ -66,7 +66,7 @@ class Halved(NonlinearMethod):
             none = np.zeros(solution.norm.shape)
             status = np.full(none.size, CONVERGED)
             solution = replace(solution, status=status, first_norm=none, target=none)
-        x = whole.flatten(expand(whole.problem, half.unflatten(solution.x)))
+        x = whole.flatten(reduced.expanded(half.unflatten(solution.x)))
         F = whole.flatten(reduced.pad(half.unflatten(solution.F), reduced.axis))
         finite = np.isfinite(norm_max(x))
         if not finite.all():  # which the kept blocks need not notice

@@ -230,7 +230,8 @@ def test_counts_are_those_of_the_calls(key):
     assert calls["push"] == 2 * counts.jvps
     assert calls["pull"] == 2 * counts.vjps == 0
     assert calls["linearize"] == 2 * counts.linearizations
-    assert calls["apply"] + calls["linearize"] == 2 * counts.residuals + 1  # to expand the solution is not counted
+    extra = calls["apply"] + calls["linearize"] - 2 * counts.residuals
+    assert extra in (0, 1)  # to expand the solution is half a residual, and nothing where all systems ended at once
 
 
 def test_a_batch_without_take_is_solved_as_one_with(name):
