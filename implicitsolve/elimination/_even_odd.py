@@ -155,7 +155,7 @@ class EvenOdd:
         return e - value, reduced_jacobian(self.halves, first, second, shape[self.axis :], shape[: self.axis], e.dtype)
 
     def blocks(self, e: Array) -> Array:
-        J: Any = self.whole.blocks(self.expanded(e))  # type: ignore[misc]
+        J: Any = self.whole.blocks(self.whole_state(e))  # type: ignore[misc]
         return reduced_blocks(*split(J, self.axis))
 
     def parameter_jvp(self, e: Array, tangents: Mapping[str, Array]) -> Array:
@@ -198,7 +198,7 @@ class EvenOdd:
             own = np.require(eliminated, requirements="W") if self.whole.pure else np.array(eliminated)
             self.latest[:] = [(e.copy(), own)]
 
-    def expanded(self, e: Array) -> Array:
+    def whole_state(self, e: Array) -> Array:
         """All blocks, by half a residual unless it is the latest point."""
         for kept, eliminated in self.latest:
             if kept.shape == e.shape and (kept == e).all():

@@ -66,7 +66,7 @@ class Halved(NonlinearMethod):
             none = np.zeros(solution.norm.shape)
             status = np.full(none.size, CONVERGED)
             solution = replace(solution, status=status, first_norm=none, target=none)
-        x = whole.flatten(reduced.expanded(half.unflatten(solution.x)))
+        x = whole.flatten(reduced.whole_state(half.unflatten(solution.x)))
         F = whole.flatten(reduced.pad(half.unflatten(solution.F), reduced.axis))
         finite = np.isfinite(norm_max(x))
         if not finite.all():  # which the kept blocks need not notice
