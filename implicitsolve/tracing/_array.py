@@ -30,6 +30,7 @@ from implicitsolve.tracing._functions import (
     cast,
     has_tracer,
     is_tracer,
+    once,
     times_sparse,
 )
 
@@ -40,6 +41,7 @@ VIEWS = """array_split atleast_1d atleast_2d atleast_3d broadcast_to diag diagon
 hsplit imag matrix_transpose moveaxis permute_dims ravel real reshape rollaxis rot90 split squeeze swapaxes transpose
 vsplit"""
 OF_LAYOUTS = "broadcast_shapes can_cast common_type iscomplexobj isrealobj ndim result_type shape size"
+FINITE: dict[np.ufunc, bool] = {np.isfinite: True, np.isnan: False, np.isinf: False}
 FILLED = "empty_like full_like ones_like zeros_like"
 
 
@@ -49,16 +51,17 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     __array_priority__ = 1e6
     namespace: ClassVar[object] = np  # what `array_namespace` gives for such an array
 
-    def __init__(self, value: Value, layout: Value = None) -> None:
+    def __init__(self, value: Value, layout: Value = None, assumed: bool | None = None) -> None:
         self._value: Value = value
         self.layout: Value = np.empty(value.shape, value.dtype) if layout is None else layout
         self._parent: Traced | None = None
         self._version, self._seen = 0, -1
         self._read: Callable[[Value], Value] = operator.pos
         self._places: CallersArray = None
+        self.assumed: bool | None = assumed  # what all entries of a mask are where F is finite
 
     @classmethod
-    def view(cls, parent: Traced, layout: HostArray, read: Callable[[Value], Value], places: CallersArray) -> Traced:
+    def part(cls, parent: Traced, layout: HostArray, read: Callable[[Value], Value], places: CallersArray) -> Traced:
         """What `read` gives of the parent; `places` is a key, or what picks the places from an array of them."""
         made = cls(None, layout)
         made._parent, made._read, made._places = parent, read, places
@@ -94,6 +97,11 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     real = property(lambda self: np.real(self), lambda self, value: np.real(self).__setitem__(..., value))
     imag = property(lambda self: np.imag(self), lambda self, value: np.imag(self).__setitem__(..., value))
 
+    def __bool__(self) -> bool:
+        if is_tracer(self.value) and self.assumed is not None:
+            return self.assumed
+        return bool(self.numbers("Python branches on a value that depends on the unknowns: use np.where"))
+
     def __len__(self) -> int:
         return len(self.layout)
 
@@ -102,8 +110,8 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         if is_basic(key):
             layout = self.layout[key]
             is_view = isinstance(layout, np.ndarray)
-            read = operator.itemgetter(key)
-            return Traced.view(self, layout, read, key) if is_view else Traced(read(self.value), layout)
+            read = partial(_entries, key, repr(key))
+            return Traced.part(self, layout, read, key) if is_view else Traced(read(self.value), layout)
         if is_mask(key):
             return Selected.of(self, key)
         return wrap((jnp.asarray if has_tracer(key) else operator.pos)(self.value)[key])
@@ -127,12 +135,9 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         """The numbers, if they are known; SciPy's sparse matrices get what makes them leave a product to this array."""
         if not is_tracer(self.value):
             return np.array(self.value, dtype)
-        caller = sys._getframe(1).f_globals.get("__name__", "")
-        if not caller.startswith("scipy.sparse."):
-            raise UntraceableError(
-                "values that depend on the unknowns enter a plain NumPy array, or a function that NumPy does not "
-                "dispatch: make such arrays inside F, by np.zeros_like(x) or np.zeros"
-            )
+        caller = sys._getframe(1)
+        if caller.f_globals.get("__name__") != "scipy.sparse._base" and caller.f_code.co_name != "multiply":
+            raise UntraceableError(_plain_array(caller))
         held = np.empty((), object)
         held[()] = self
         return held
@@ -163,7 +168,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             result = getattr(ufunc, method)(*values, **keywords)
         if out is None and where is not True:
             raise UntraceableError("`where=` without `out=` leaves entries undefined: use np.where")
-        return wrap(result) if out is None else _store(out, result, where)
+        return wrap(result, FINITE.get(ufunc)) if out is None else _store(out, result, where)
 
     def __array_function__(
         self, function: CallersArray, types: object, args: CallersArray, keywords: CallersArray
@@ -181,7 +186,8 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         values, given = unwrap(args), unwrap(keywords)
         is_traced = has_tracer([values, given])
         result = apply_function(function, values, given) if is_traced else function(*values, **given)
-        return wrap(result) if out is None else _store(out, result, True)
+        assumed = getattr(args[0], "assumed", None) if name in ("all", "any") and args else None
+        return wrap(result, assumed) if out is None else _store(out, result, True)
 
     def __array_namespace__(self, api_version: str | None = None) -> object:
         return self.namespace
@@ -193,7 +199,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             return getattr(self.layout, name)
         if name.startswith("_"):
             raise AttributeError(name)
-        raise UntraceableError(f"the attribute `{name}` of an array that depends on the unknowns")
+        return getattr(self.numbers(f"the attribute `{name}` of an array that depends on the unknowns").copy(), name)
 
     def reshape(self, *shape: CallersArray, order: CallersArray = "C") -> CallersArray:
         return np.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
@@ -219,7 +225,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     @property
     def flat(self) -> CallersArray:
         line = operator.methodcaller("reshape", -1)
-        return Traced.view(self, np.empty(self.size, self.dtype), line, line)
+        return Traced.part(self, np.empty(self.size, self.dtype), line, line)
 
     @flat.setter
     def flat(self, value: CallersArray) -> None:
@@ -227,7 +233,6 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 for _name, _convert, _problem in (
-    ("bool", bool, "Python branches on a value that depends on the unknowns: use np.where"),
     ("float", float, "float() of a value that depends on the unknowns: leave it out"),
     ("complex", complex, "complex() of a value that depends on the unknowns: leave it out"),
     ("int", int, "int() of a value that depends on the unknowns"),
@@ -259,7 +264,7 @@ def unwrap(part: CallersArray, kept: str = "value") -> CallersArray:
     return {name: unwrap(item, kept) for name, item in part.items()} if isinstance(part, dict) else part
 
 
-def wrap(result: CallersArray) -> CallersArray:
+def wrap(result: CallersArray, assumed: bool | None = None) -> CallersArray:
     """Results as traced arrays; those without axes are numbers to NumPy."""
     if isinstance(result, list | tuple):
         parts = [wrap(item) for item in result]
@@ -267,7 +272,20 @@ def wrap(result: CallersArray) -> CallersArray:
     if not (is_tracer(result) or isinstance(result, np.ndarray | np.generic)):
         return result
     layout = np.empty(result.shape, result.dtype)
-    return Traced(result, layout if result.ndim else layout[()])
+    return Traced(result, layout if result.ndim else layout[()], assumed)
+
+
+def _plain_array(frame: CallersArray) -> str:
+    name = ""
+    while (module := frame.f_globals.get("__name__", "")).split(".")[0] in ("scipy", "numpy"):
+        name, frame = f"{module.split('._')[0]}.{frame.f_code.co_name}", frame.f_back
+    where = f"{name}, which computes with plain NumPy arrays" if name else "a plain NumPy array"
+    way = "" if name else ": make it inside F, by np.zeros_like(x) or np.zeros"
+    return f"values that depend on the unknowns enter {where}{way}"
+
+
+def _entries(key: CallersArray, name: str, value: Value) -> Value:
+    return once(lambda: value[key], name, value)
 
 
 def _store(out: CallersArray, result: Value, where: Value) -> CallersArray:
@@ -312,7 +330,7 @@ def _view(function: CallersArray, array: Traced, *args: CallersArray, **keywords
 
     def part_of(layout: HostArray, read: Callable[[Value], Value], places: CallersArray) -> Traced:
         if np.may_share_memory(layout, array.layout):
-            return Traced.view(array, layout, read, _refuse if is_part else places)
+            return Traced.part(array, layout, read, _refuse if is_part else places)
         return Traced(read(array.value), layout)
 
     def places(indices: HostArray) -> CallersArray:

@@ -104,6 +104,9 @@ class Selected(np.lib.mixins.NDArrayOperatorsMixin):
     def sum(self) -> CallersArray:
         return np.sum(np.where(type(self.whole)(self.mask), self.whole, 0.0))
 
+    def mean(self) -> CallersArray:
+        return self.sum() / jnp.sum(self.mask)
+
 
 def _copy_to(dst: CallersArray, src: CallersArray, casting: str = "same_kind", where: CallersArray = True) -> None:
     dst[...] = src if where is True else np.where(where, src, dst)

@@ -48,7 +48,7 @@ def on_numpy(primitive: CallersArray, params: Params) -> Rule:
         return UFUNCS[primitive.name]
     is_batched = bool(getattr(params.get("dimension_numbers"), "operand_batching_dims", ()))
     if primitive.name in RULES and not is_batched:
-        return partial(RULES[primitive.name], params)
+        return partial(RULES[primitive.name], dict(params))
     return partial(_by_jax, primitive, params)
 
 
@@ -123,6 +123,18 @@ def _update_slice(params: Params, x: HostArray, update: HostArray, *begins: Host
     return changed
 
 
+def _once(find: Callable[..., tuple[HostArray, ...]]) -> Callable[..., tuple[HostArray, ...]]:
+    """Places found once where their indices are constants: the same array at each evaluation."""
+
+    def places(params: Params, shape: Sequence[int], at: HostArray, *sizes: Sequence[int]) -> tuple[HostArray, ...]:
+        known = params.get("known", (None, None))
+        if known[0] is not at:
+            known = params["known"] = at, find(params, shape, at, *sizes)
+        return known[1]
+
+    return places
+
+
 def _places(
     shape: Sequence[int], sizes: Sequence[int], at: HostArray, mode: object, axes: Sequence[int], aside: Sequence[int]
 ) -> tuple[HostArray, HostArray]:
@@ -139,34 +151,43 @@ def _places(
     return places, np.broadcast_to(inside.reshape(first.shape), places.shape)
 
 
-@rule("gather")
-def _gather(params: Params, x: HostArray, at: HostArray) -> HostArray:
+@_once
+def _gather_places(params: Params, shape: Sequence[int], at: HostArray) -> tuple[HostArray, CallersArray]:
     numbers = params["dimension_numbers"]
     axes = numbers.start_index_map, numbers.collapsed_slice_dims
-    places, inside = _places(x.shape, params["slice_sizes"], at, params["mode"], *axes)
-    if not inside.all():
-        return _by_jax(lax.gather_p, params, x, at)
-    return np.moveaxis(np.reshape(x, -1)[places], range(at.ndim - 1, places.ndim), numbers.offset_dims)
+    places, inside = _places(shape, params["slice_sizes"], at, params["mode"], *axes)
+    return np.moveaxis(places, range(at.ndim - 1, places.ndim), numbers.offset_dims), inside.all()
 
 
-def scatter_places(params: Params, shape: Sequence[int], at: HostArray, new: HostArray) -> tuple[HostArray, HostArray]:
-    """Where the entries of updates go in an array, and these entries; without those outside."""
+@rule("gather")
+def _gather(params: Params, x: HostArray, at: HostArray) -> HostArray:
+    places, is_inside = _gather_places(params, x.shape, at)
+    own = {name: part for name, part in params.items() if name != "known"}
+    return np.reshape(x, -1)[places] if is_inside else _by_jax(lax.gather_p, own, x, at)
+
+
+@_once
+def scatter_places(
+    params: Params, shape: Sequence[int], at: HostArray, lengths: Sequence[int]
+) -> tuple[HostArray, HostArray]:
+    """Where the entries of updates of these lengths go in an array, and which of these do; without those outside."""
     numbers = params["dimension_numbers"]
     axes = numbers.scatter_dims_to_operand_dims, numbers.inserted_window_dims
-    lengths = iter(new.shape[axis] for axis in numbers.update_window_dims)
-    sizes = [1 if axis in axes[1] else next(lengths) for axis in range(len(shape))]
+    windows = iter(lengths[axis] for axis in numbers.update_window_dims)
+    sizes = [1 if axis in axes[1] else next(windows) for axis in range(len(shape))]
     places, inside = _places(shape, sizes, at, params["mode"], *axes)
+    new = np.arange(math.prod(lengths)).reshape(lengths)
     return places[inside], np.moveaxis(new, numbers.update_window_dims, range(at.ndim - 1, new.ndim))[inside]
 
 
 def _scatter_by(ufunc: np.ufunc | None) -> Rule:
     def scatter(params: Params, x: HostArray, at: HostArray, new: HostArray) -> HostArray:
         changed = np.array(x).reshape(-1)
-        places, new = scatter_places(params, x.shape, at, new)
+        places, taken = scatter_places(params, x.shape, at, new.shape)
         if ufunc is None:
-            changed[places] = new
+            changed[places] = new.reshape(-1)[taken]
         else:
-            ufunc.at(changed, places, new)
+            ufunc.at(changed, places, new.reshape(-1)[taken])
         return changed.reshape(x.shape)
 
     return scatter

@@ -29,6 +29,7 @@ UPDATES = {"add": "add", "subtract": "subtract", "multiply": "multiply", "divide
 UPDATES |= {"minimum": "min", "power": "power"}
 SPECIAL = {"psi": "digamma"}  # ufuncs of scipy.special that JAX calls otherwise
 JOINS = frozenset(["block", "column_stack", "concat", "concatenate", "dstack", "hstack", "stack", "vstack"])
+MOST_OPERATIONS = 2000  # of a function: they take some seconds
 LONGEST_KERNEL = 64  # of a convolution that is a sum of shifted arrays
 HIGHEST_POWER = 16  # that is a product, as NumPy's small ones are
 
@@ -37,23 +38,40 @@ class UntraceableError(TypeError):
     """Something in a function that cannot be traced; the message says what, and what to write in its place."""
 
 
-_budget = threading.local()
+class _Budget(threading.local):
+    def __init__(self) -> None:
+        self.left, self.known = math.inf, dict[object, CallersArray]()
+
+
+_budget = _Budget()
 
 
 @contextlib.contextmanager
-def budget(operations: int) -> Generator[None]:
-    """At most so many operations in this block: loops over points become too long a program."""
-    before, _budget.left = getattr(_budget, "left", math.inf), operations
+def budget() -> Generator[None]:
+    """A trace, of a limited number of operations: loops over points become too long a program."""
+    before = vars(_budget).copy()
+    _budget.left, _budget.known = MOST_OPERATIONS, {}
     try:
         yield
     finally:
-        _budget.left = before
+        vars(_budget).clear()
+        vars(_budget).update(before)
 
 
 def count_operation() -> None:
     _budget.left -= 1
     if _budget.left < 0:
         raise UntraceableError("the program is too long: write loops over points as operations on arrays")
+
+
+def once(compute: Callable[[], Value], name: object, *values: Value) -> Value:
+    """What `compute` gives for these values, once in a trace: `x > 0` is the same mask wherever it is written."""
+    if not all(is_tracer(part) or type(part) in (bool, int, float, complex) for part in values):
+        return compute()
+    key = (name, *(id(part) if is_tracer(part) else repr(part) for part in values))
+    if key not in _budget.known:
+        _budget.known[key] = compute(), values  # which are kept, lest others take their places
+    return _budget.known[key][0]
 
 
 def is_tracer(value: object) -> bool:
@@ -91,7 +109,8 @@ def apply_ufunc(ufunc: np.ufunc, method: str, values: Arguments, keywords: Keywo
     count_operation()
     name = ufunc.__name__
     if method == "__call__":
-        return call_ufunc(ufunc, values, keywords.pop("dtype", None))
+        dtype = keywords.pop("dtype", None)
+        return once(lambda: call_ufunc(ufunc, values, dtype), (ufunc, str(dtype)), *values)
     if method == "outer":
         a, b = map(as_value, values)
         return call_ufunc(ufunc, (a.reshape(a.shape + (1,) * b.ndim), b), None)
@@ -194,6 +213,7 @@ def count_of_result(*_: Value, **__: Value) -> Value:
 
 OWN: dict[str, Callable[..., Value]] = {
     "bincount": bincount,
+    "choose": lambda which, choices: jnp.choose(as_value(which), [*map(as_value, choices)], mode="clip"),
     "convolve": convolve,
     "where": choose_entries,
     "append": lambda a, b, axis=None: jnp.append(as_value(a), as_value(b), axis),

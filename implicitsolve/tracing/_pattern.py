@@ -148,7 +148,7 @@ def move(step: Step) -> list[Rows]:
 def scatter_by(step: Step) -> Rows:
     if step.params["dimension_numbers"].operand_batching_dims:
         raise UnknownPatternError("updates of many arrays at once")
-    places, new = scatter_places(step.params, step.shapes[0], step.value(1), step.numbers(2))
+    places, new = scatter_places(dict(step.params), step.shapes[0], step.value(1), step.shapes[2])
     return union(step.given[0], step.unite(2, new, places))
 
 

@@ -25,8 +25,6 @@ from implicitsolve.tracing._array import Traced, fill, unwrap, wrap
 from implicitsolve.tracing._flat import FlatProgram
 from implicitsolve.tracing._functions import UntraceableError, as_value, budget, cast, has_tracer, is_tracer
 
-MOST_OPERATIONS = 2000  # of a function: they take some seconds
-
 
 class Derivative:
     """F(a, b) and its derivative by a: one program gives F and what depends on a and b alone, others the products."""
@@ -70,7 +68,7 @@ class Program(Derivative):
         is_bound = isinstance(residual, Parametrized)
         plain = traceable(own.function if is_bound else residual)
         bound = Parametrized(plain, own.values, own.form) if is_bound else None
-        with budget(MOST_OPERATIONS):
+        with budget():
             F = partial(_evaluate, lambda x, given: plain(x) if bound is None else bound.at(given)(x))
             self.flat: FlatProgram = FlatProgram(F, x, dict(parameters))
         function = self.flat.function

@@ -43,9 +43,8 @@ def overlapping(x):
 
 def masks(x):
     y = x.copy()
-    high = x > 0.3
-    y[high] = np.sqrt(x[high]) + 1
-    y[~high] *= -2
+    y[x > 0.3] = np.sqrt(x[x > 0.3]) + 1
+    y[~(x > 0.3)] = -2 * x[~(x > 0.3)] + x[x > 0.3].mean()
     y[W > 1] += 1
     return y
 
@@ -106,6 +105,9 @@ FUNCTIONS = {
     "flat": lambda x: np.fromiter([1.0], float) * x.reshape(3, 4).T.flat[:] + x.T.flatten(),
     "math": lambda x: np.array([math.exp(v) + math.atan2(v, 1.0) for v in x]),
     "piecewise": lambda x: np.piecewise(x, [x < 0, x > 0.5], [lambda v: -v, 2.0, lambda v: v**2]),
+    "guards": lambda x: x**2 if np.isfinite(x).all() and not np.any(np.isnan(x)) else x,
+    "tables": lambda x: W[np.clip(3 * x + 5, 0, 10).astype(int)] * x,
+    "choose": lambda x: np.choose(np.arange(N) % 2, [x, x**2]),
     "gradient": lambda x: np.gradient(x, 0.1) + np.trapezoid(x) + np.polyval([1.0, 2.0, 3.0], x),
     "views": views_of_views,
     "aliases": overlapping,
@@ -151,10 +153,6 @@ def test_complex_arrays_and_other_precisions(rng):
     assert ims.trace(F, z).is_traced in (True, False)  # not holomorphic: whatever it says, no wrong product is used
 
 
-def leaves_numpy(x):
-    return np.vectorize(lambda v: float(v))(x)
-
-
 def branches(x):
     return x if x[0] > 0 else -x
 
@@ -179,20 +177,17 @@ def loops(x):
     return y
 
 
-def finds(x):
-    return x + np.flatnonzero(x > 0).size
-
-
 @pytest.mark.parametrize(
     ("F", "reason"),
     [
-        (leaves_numpy, "np.zeros"),
+        (lambda x: np.ma.array(x).filled(0.0), "enter numpy.ma"),
+        (lambda x: work[:4] + float(work[0]) + np.fromiter(x, float), "np.zeros"),
         (branches, "np.where"),
         (converts, "leave it out"),
         (at_random, "changes from call to call"),
         (counts, "changes from call to call"),
         (loops, "too long"),
-        (finds, "np.where"),
+        (lambda x: x + np.flatnonzero(x > 0).size, "np.where"),
         (lambda x: np.zeros(x.size + 1) + x[0], "shape"),
     ],
 )
