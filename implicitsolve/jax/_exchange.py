@@ -11,6 +11,7 @@ import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from functools import cached_property, partial
 from queue import SimpleQueue
 from typing import Any, TypeAlias
@@ -26,8 +27,18 @@ from implicitsolve._typing import HostArray
 from implicitsolve.errors import required
 
 Ask: TypeAlias = Callable[..., HostArray]
-"""``ask(VALUE, x)`` is F(x), ``ask(PUSH, x, v)`` J(x) v, ``ask(PULL, x, w)`` J(x)^H w."""
-DONE, VALUE, PUSH, PULL, AGAIN = -1, 0, 1, 2, 2  # AGAIN is added to a product at the point of the one before
+"""``ask(Request.VALUE, x)`` is F(x), ``ask(Request.PUSH, x, v)`` J(x) v, ``ask(Request.PULL, x, w)`` J(x)^H w."""
+
+
+class Request(IntEnum):
+    """What the solver requests; a product at the point of the one before has a code of its own."""
+
+    DONE = -1
+    VALUE = 0
+    PUSH = 1
+    PULL = 2
+    PUSH_AGAIN = 3
+    PULL_AGAIN = 4
 
 
 class HostSolve(ABC):
@@ -81,12 +92,12 @@ class HostSolve(ABC):
 
         def ask(kind: int, x: Any, v: Any = None) -> Any:
             nonlocal point, tangent
-            if kind == VALUE:
+            if kind == Request.VALUE:
                 return to_array(self._value(to_jax(x), *parameters))
             if point is None or not (self.is_linear or bool((point == x).all())):
                 point = x.copy()
                 tangent = self._linearize(to_jax(point), *parameters)
-            return to_array((_push if kind == PUSH else _pull)(tangent, to_jax(v)))
+            return to_array((_push if kind == Request.PUSH else _pull)(tangent, to_jax(v)))
 
         return ask
 
@@ -128,7 +139,7 @@ class HostSolve(ABC):
         def loop(start: Any, *parameters: Any) -> tuple[Any, ...]:
             def product(tangent: Any, state: Any) -> Any:
                 v = vector.unpack(state[3])
-                return answer(state, packed, lax.cond(state[1] % 2 == PUSH, _push, _pull, tangent, v))
+                return answer(state, packed, lax.cond(state[1] % 2 == Request.PUSH, _push, _pull, tangent, v))
 
             def value(state: Any) -> Any:
                 return answer(state, packed, self.function(vector.unpack(state[2]), *parameters))
@@ -136,17 +147,17 @@ class HostSolve(ABC):
             def products(state: Any) -> Any:
                 tangent = self._linearize(vector.unpack(state[2]), *parameters)
                 again = product(tangent, state)
-                return lax.while_loop(lambda state: state[1] > AGAIN, partial(product, tangent), again)
+                return lax.while_loop(lambda state: state[1] > Request.PULL, partial(product, tangent), again)
 
             packed = vector.pack(start)
             empty = tuple(jnp.zeros(part.words.shape, jnp.uint32) for part in outcome)
-            state = (jnp.int32(0), jnp.int32(VALUE), packed, packed, empty)
+            state = (jnp.int32(0), jnp.int32(Request.VALUE), packed, packed, empty)
 
             def evaluate(state: Any) -> Any:
-                return lax.cond(state[1] == VALUE, value, products, state)
+                return lax.cond(state[1] == Request.VALUE, value, products, state)
 
             body = partial(product, self._linearize(start, *parameters)) if self.is_linear else evaluate
-            found = lax.while_loop(lambda state: state[1] != DONE, body, state)[-1]
+            found = lax.while_loop(lambda state: state[1] != Request.DONE, body, state)[-1]
             return tuple(part.unpack(words) for part, words in zip(outcome, found, strict=True))
 
         return loop
@@ -169,7 +180,7 @@ class HostSolve(ABC):
         except BaseException:
             del _sessions[number]
             raise
-        if kind == DONE:
+        if kind == Request.DONE:
             del _sessions[number]
         empty = np.zeros(self.shape, self.dtype)
         asked = [vector.pack_host(part) for part in (*vectors, empty, empty)[:2]]
@@ -194,10 +205,10 @@ class Session:
         return request
 
     def ask(self, kind: int, *vectors: Any) -> HostArray:
-        if kind == VALUE:
+        if kind == Request.VALUE:
             self.point = None
         elif self.point is not None and np.array_equal(self.point, vectors[0]):
-            kind += AGAIN
+            kind += 2
         else:
             self.point = vectors[0].copy()
         self.requests.put((kind, vectors, None))
@@ -209,7 +220,7 @@ class Session:
         except BaseException as error:  # noqa: BLE001 - raised again where the program waits
             self.requests.put(error)
         else:
-            self.requests.put((DONE, (), outcome))
+            self.requests.put((Request.DONE, (), outcome))
 
 
 @jax.jit

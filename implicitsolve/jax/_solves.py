@@ -13,7 +13,7 @@ from implicitsolve._linear_solve import check_linear
 from implicitsolve._root import check_settings
 from implicitsolve._root import root as root_on_host
 from implicitsolve.derivatives import pull_back, push_forward
-from implicitsolve.jax._exchange import PULL, PUSH, VALUE, Ask, HostSolve
+from implicitsolve.jax._exchange import Ask, HostSolve, Request
 from implicitsolve.problem import Problem
 from implicitsolve.stopping import LinearStop, NonlinearStop
 
@@ -76,9 +76,9 @@ class Nonlinear(HostSolve):
 
     def run(self, ask: Ask, start: Any) -> tuple[Any, ...]:
         problem = Problem(
-            lambda x: ask(VALUE, x),
-            jvp=lambda x, v: ask(PUSH, x, v),
-            vjp=lambda x, w: ask(PULL, x, w),
+            lambda x: ask(Request.VALUE, x),
+            jvp=lambda x, v: ask(Request.PUSH, x, v),
+            vjp=lambda x, w: ask(Request.PULL, x, w),
             structure=self.settings.structure,
             batch_ndim=len(self.batch_shape),
         )
@@ -99,9 +99,9 @@ class Linear(HostSolve):
         """`implicitsolve.push_forward` or `pull_back`, for b = `start`."""
         settings, at = self.settings, np.zeros(self.shape, self.dtype)
         problem = Problem(
-            lambda v: ask(PUSH, at, v),
-            jvp=lambda x, v: ask(PUSH, at, v),
-            vjp=lambda x, w: ask(PULL, at, w),
+            lambda v: ask(Request.PUSH, at, v),
+            jvp=lambda x, v: ask(Request.PUSH, at, v),
+            vjp=lambda x, w: ask(Request.PULL, at, w),
             structure=settings.structure or "detect",
             batch_ndim=len(self.batch_shape),
         )

@@ -50,7 +50,7 @@ def _compose(weights: Array) -> None:
 mixture: Kernel = Kernel("mixture", _gates.Mixture(), {"numba": _long_rows}, "gates")
 gru: Kernel = Kernel("gru", _gates.GRU(), {"numba": _long_rows}, "gates")
 lstm: Kernel = Kernel("lstm", _gates.LSTM(), {"numba": _long_rows}, "gates")
-rnn: Kernel = Kernel("rnn", _recurrence.RNN(), {"numba": _long_rows}, "gates_rnn")
+rnn: Kernel = Kernel("rnn", _recurrence.RNN(), {"numba": _long_rows}, "gates")
 gru_cell: Kernel = Kernel("gru_cell", _compose)
 gru_recurrence: Kernel = Kernel("gru_recurrence", _recurrence.gru_recurrence, module="recurrence")
 affine_recurrence: Kernel = Kernel("affine_recurrence", _recurrence.affine_recurrence, module="recurrence")

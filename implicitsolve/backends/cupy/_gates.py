@@ -1,5 +1,5 @@
 # pyright: basic
-"""The elementwise work of gated layers, each function one launch: what `kernels._gates` defines."""
+"""The elementwise work of layers, each function one launch: what `kernels._gates` and `kernels._recurrence` define."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from math import prod
 import cupy
 
 from implicitsolve.adapters import kernels
-from implicitsolve.backends.cupy._module import dense, is_real, launch_each
+from implicitsolve.adapters.kernels import ACTIVATIONS
+from implicitsolve.backends.cupy._module import dense, is_real, launch_each, matrix
+from implicitsolve.backends.cupy._recurrence import run
 
 MOST = 4  # neighbours
 NO_NEIGHBOURS = (0,) * MOST  # distances to neighbours that there are not
@@ -18,13 +20,6 @@ def elementwise(file, function, shape, arguments, **constants):
     """Launch a kernel for each number of rows (n, k), or (B, T, k)."""
     count = prod(shape)
     launch_each(file, function, count, (count, shape[-2], shape[-1], *arguments), **constants)
-
-
-def matrix(x):
-    """An array of rows: pointer, and the strides of sequences and of positions, in numbers."""
-    x = dense(x)
-    size, (*steps, _) = x.itemsize, x.strides
-    return x, steps[0] // size if len(steps) > 1 else 0, steps[-1] // size
 
 
 def stack(x):
@@ -222,6 +217,49 @@ def _states(stacks, like):
     return cupy.empty((*stacks, *like.shape[:-1], 2 * like.shape[-1]), like.dtype)
 
 
+NUMBERS = {name: number for number, name in enumerate(ACTIVATIONS)}  # as the sources have them
+
+
+class RNN:
+    """Implements `kernels.rnn`; the reference adds more than `MOST` products."""
+
+    takes_sequences = True
+
+    @staticmethod
+    def value(activation, products, x, factors=None, distances=None):
+        if len(products) > MOST:
+            return kernels.rnn.reference.value(activation, products, x, factors, distances)
+        h = cupy.empty(x.shape, x.dtype)
+        near = *neighbours(products), *places(products, distances)
+        _rnn("value", h, (*near, *matrix(x), *factor_stack(factors, x), NUMBERS[activation], h), len(products))
+        return h
+
+    @staticmethod
+    def push(products, factors, distances=None):
+        if len(products) > MOST:
+            return kernels.rnn.reference.push(products, factors, distances)
+        dh = cupy.empty(factors.shape[1:], factors.dtype)
+        near = *neighbours(products), *places(products, distances)
+        _rnn("push", dh, (*near, *matrix(factors[0]), dh), len(products))
+        return dh
+
+    @staticmethod
+    def gather(products, distances, length):
+        if len(products) > MOST:
+            return kernels.rnn.reference.gather(products, distances, length)
+        total = cupy.empty((len(products[0]), length, products[0].shape[-1]), products[0].dtype)
+        near = *neighbours(products), *places(products, [-distance for distance in distances])
+        _rnn("gather", total, (*near, total), len(products))
+        return total
+
+    run = staticmethod(run)
+
+
+def _rnn(function, found, arguments, m):
+    elementwise("gates_rnn.cu", f"rnn_{function}", found.shape, arguments, M=m)
+
+
 kernels.mixture.implement("cupy", Mixture, _mixes)
 kernels.gru.implement("cupy", GRU, is_real)
 kernels.lstm.implement("cupy", LSTM, is_real)
+kernels.rnn.implement("cupy", RNN, is_real)

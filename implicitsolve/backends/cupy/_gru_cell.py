@@ -8,8 +8,8 @@ from functools import cache, cached_property
 import cupy
 
 from implicitsolve.adapters import kernels
-from implicitsolve.backends.cupy._gates import elementwise, factor_stack, matrix, stack
-from implicitsolve.backends.cupy._module import is_real, launch, launch_each, limits
+from implicitsolve.backends.cupy._gates import elementwise, factor_stack, stack
+from implicitsolve.backends.cupy._module import is_real, launch, launch_each, limits, matrix
 
 FILE = "gru_cell.cu"
 LARGEST_BLOCK = 512  # threads, of which there is one for each column: more would have too few registers

@@ -110,3 +110,10 @@ def dense(x: Any) -> Any:
 
 def strides(x: Any) -> tuple[int, ...]:
     return tuple(stride // x.itemsize for stride in x.strides)
+
+
+def matrix(x: Any) -> tuple[Any, int, int]:
+    """An array of rows: pointer, and the strides of sequences and of positions, in numbers."""
+    x = dense(x)
+    size, (*steps, _) = x.itemsize, x.strides
+    return x, steps[0] // size if len(steps) > 1 else 0, steps[-1] // size

@@ -11,8 +11,7 @@ import numpy as np
 
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters.kernels import Plan
-from implicitsolve.backends.cupy._gates import matrix
-from implicitsolve.backends.cupy._module import WARP, dense, is_real, launch, launch_each, limits, strides
+from implicitsolve.backends.cupy._module import WARP, dense, is_real, launch, launch_each, limits, matrix, strides
 
 BLOCKS = 2048  # about sixteen warps for each multiprocessor of the largest devices
 SHORTEST = 128  # steps of a chunk: below, a launch takes longer

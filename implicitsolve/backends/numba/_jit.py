@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import operator
 import os
 import threading
@@ -131,29 +130,27 @@ LEAST = 2_000_000  # operations below which waking threads costs more than they 
 _part: threading.local = threading.local()  # of which thread: whether it runs a slice
 
 
-def share(
-    function: Callable[[slice], Any], items: int, operations: float, pieces: int = 1, most: float = math.inf
-) -> list[Any]:
-    """Return ``function(slice)`` of slices that make up ``range(items)``: on one thread unless it is much work.
+def share(function: Callable[[slice], Any], items: int, operations: float, pieces: int = 1) -> None:
+    """Call ``function(slice)`` for slices that make up ``range(items)``: on one thread unless it is much work.
 
-    Each thread gets `pieces` slices, more than one where the cost of items may vary widely. At most NUMBA_NUM_THREADS
-    and `most` threads work, the calling one included; what a slice calls uses its thread alone. Of exceptions, that of
-    the first slice is raised.
+    Each thread gets `pieces` slices, more than one where the cost of items may vary widely. At most
+    NUMBA_NUM_THREADS of them work, the calling one included; what a slice calls uses its thread alone. Of exceptions,
+    that of the first slice is raised.
     """
-    threads = int(min(getattr(config, "NUMBA_NUM_THREADS", 1), items, most)) if operations >= LEAST else 1
+    threads = min(getattr(config, "NUMBA_NUM_THREADS", 1), items) if operations >= LEAST else 1
     if threads <= 1 or getattr(_part, "is_running", False):
-        return [function(slice(0, items))]
+        function(slice(0, items))
+        return
 
     count = min(items, threads * pieces)
-    edges = [items * i // count for i in range(count + 1)]
-    waiting, found = enumerate(itertools.pairwise(edges)), [None] * count
+    waiting = enumerate(itertools.pairwise([items * i // count for i in range(count + 1)]))
     errors: list[tuple[int, BaseException]] = []
 
     def run() -> None:
         _part.is_running = True
         for i, edge in waiting:
             try:
-                found[i] = function(slice(*edge))
+                function(slice(*edge))
             except BaseException as error:  # noqa: BLE001 - the calling thread raises it
                 errors.append((i, error))
                 break
@@ -164,7 +161,6 @@ def share(
     wait(others)
     if errors:
         raise min(errors, key=operator.itemgetter(0))[1]
-    return found
 
 
 @functools.cache

@@ -43,7 +43,7 @@ def workspace(T, k, lower, upper, parameters, dtype):
     """Arrays for one call of `solve`. The caller owns them."""
     V = aligned_zeros((steps.VECTORS, T * k), dtype)
     V[steps.F] = np.nan  # not zero where a residual writes nothing
-    sizes = (T, lower + upper + 1, k, k), (T, k), (2, k), (steps.STATES,), (parameters,)
+    sizes = (T, lower + upper + 1, k, k), (T, k), (2, k), (steps.WAY + 1,), (parameters,)
     reach = np.minimum(np.arange(T) + upper, T - 1)  # last block column of each block row
     others = tuple(aligned_zeros(size, dtype) for size in sizes)
     return (V, V.reshape((len(V), -1)), *others, np.zeros(LANES, np.int64), reach)

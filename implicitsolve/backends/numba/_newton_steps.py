@@ -24,8 +24,8 @@ X, F, TRIAL, TRIAL_F, STEP, SCRATCH, ARGUMENT, REFERENCE, PAIRS = np.arange(9)
 VECTORS = 8 + 2 * MAX_AGE
 FLOOR, GUESS = np.arange(2)  # rows of `lengths`
 # Rows of the lanes' states S; norms are squares of ||F|| in units of 1 / UNIT
+# ANCHOR: max|x| where J was assembled; WAY: that of the steps since.
 TARGET, UNIT, START, NORM, MEASURE, FIRST, BEST, SINCE, RATE, STEPS, EVALUATIONS, ERROR, ANCHOR, WAY = np.arange(14)
-STATES = 14  # how many these are; ANCHOR is max|x| where J was assembled, WAY that of the steps since
 TRIALS, GROWTH = Backtracking().max_trials, Backtracking().growth_limit
 
 
