@@ -19,8 +19,6 @@ from implicitsolve.adapters._lifted_matrices import astype, check_matrix, entrie
 from implicitsolve.adapters.kernels import ACTIVATIONS, Activation, check_activation
 from implicitsolve.stopping import check_generator
 
-NARROW = 8  # unknowns in a level, on average, below which a sweep takes much longer than a product with A
-
 
 def lifted_net(A: Matrix, B: Matrix, inputs: Array, *, activation: str = "tanh") -> Problem:
     """Return the lifted net x = phi(A x + B u) as a problem: residual(x) = x - phi(A x + B u).
@@ -53,8 +51,8 @@ def lifted_net(A: Matrix, B: Matrix, inputs: Array, *, activation: str = "tanh")
 
         ``substitute`` is available where the graph of A's non-zero entries is acyclic, as for the networks above. It
         returns the solution after one sweep, which costs one product with A. The Jacobian's operator then offers its
-        exact inverse, for `pull_back` and others, at the same cost (if a level of the graph has 8 unknowns or more on
-        average). The unknowns need no particular order.
+        exact inverse, for `pull_back` and others, at the same cost, in as many steps as the graph has levels. The
+        unknowns need no particular order.
 
         ``initial_guess`` offers the kinds "zeros" (default), "one-step", which is phi(B u), and "random", uniform in
         [-1, 1].
@@ -155,8 +153,7 @@ class _Net:
     @quiet
     def linearize(self, x: Array) -> tuple[Array, LinearOperator]:
         value = self.apply(x)
-        sweep = self.sweep if self.sweep is not None and self.sweep.width >= NARROW else None
-        return x - value, _jacobian(self.A, self.phi.slope(value), sweep)
+        return x - value, _jacobian(self.A, self.phi.slope(value), self.sweep)
 
     def jvp(self, x: Array, v: Array) -> Array:
         return self.linearize(x)[1].matvec(v)
@@ -276,11 +273,6 @@ class Sweep(ByFields):
     @cached_property
     def T(self) -> Sweep:
         return Sweep(self.matrix.T.tocsr(), self.order, self.like)
-
-    @property
-    def width(self) -> float:
-        """Unknowns of a level, on average."""
-        return self.matrix.shape[0] / len(self.levels)
 
     @cached_property
     def levels(self) -> list[tuple[slice, slice, Any]]:

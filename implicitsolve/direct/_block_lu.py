@@ -12,7 +12,7 @@ from implicitsolve._arrays.namespace import array_namespace, host_dtype
 from implicitsolve._typing import Array, Indices
 from implicitsolve.direct._factorization import BlockSettings, Factorization
 from implicitsolve.direct._layout import Layout
-from implicitsolve.kernels import Factors, block_lu, cyclic_reduction, favors_band
+from implicitsolve.kernels import Factors, block_lu, cyclic_reduction
 from implicitsolve.operators import BlockBandedMatrix
 
 WORTH_COMPILING = 30_000  # entries of one system; below, LAPACK takes 0.8 to 1.4 of the time of compiled loops
@@ -29,7 +29,7 @@ class BlockLU(BlockSettings):
         block is singular and loses digits where one nearly is. "band": all that have an entry in the column, as in
         LAPACK's band solver, for up to ``2 lower + upper + 1`` blocks a row. "auto" (the default) pivots inside
         the blocks, and where that met a singular block or `growth` exceeds `growth_limit`, factors the system again
-        with "band"; with LAPACK it takes "band" at once.
+        with "band". LAPACK exchanges rows over the band in any case.
     refine : int, optional
         Steps of iterative refinement in each solve: a product with A and a solve each. Default 0: `growth_limit` keeps
         the backward error small without.
@@ -108,14 +108,11 @@ class BlockLU(BlockSettings):
         if lower and not upper:  # backwards there is nothing below the diagonal blocks to eliminate
             return Backwards(self.factors(array_namespace(blocks).flip(blocks, axis=(1, 2)), 0, lower), blocks.shape[1])
         sizes = kernel_sizes(blocks, lower, upper) | {"backend": self.backend}
-        if self.pivoting == "auto":
-            function = block_lu.select(blocks, pivoting="block", **sizes)
-            if not favors_band(function):
-                first = function(blocks, lower, upper)
-                return refactor(first, blocks, lower, upper, self.growth_limit, self.backend)
-        pivoting = "block" if self.pivoting == "block" else "band"
+        pivoting = "band" if self.pivoting == "band" else "block"
         function = block_lu.select(blocks, pivoting=pivoting, **sizes)
-        return function(blocks, lower, upper, pivoting=pivoting, overwrite=overwrite)
+        if self.pivoting != "auto":
+            return function(blocks, lower, upper, pivoting=pivoting, overwrite=overwrite)
+        return refactor(function(blocks, lower, upper), blocks, lower, upper, self.growth_limit, self.backend)
 
     def for_one(self, size: int) -> BlockLU:
         """The settings for a system of NumPy numbers without batch axes, whose matrix has `size` entries."""

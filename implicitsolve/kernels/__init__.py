@@ -36,7 +36,6 @@ __all__ = [
     "StoredFactors",
     "block_lu",
     "cyclic_reduction",
-    "favors_band",
     "rank_one",
     "scalar_tridiagonal",
     "vectors",
@@ -59,8 +58,3 @@ cyclic_reduction: Kernel = Kernel("cyclic_reduction", _reference.cyclic_reductio
 scalar_tridiagonal: Kernel = Kernel("scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, {"numba": _long_rows})
 scalar_tridiagonal.implement("lapack", _scalar_tridiagonal.Chains, _scalar_tridiagonal.Chains.supports)
 rank_one: Kernel = Kernel("rank_one", _vectors.rank_one, module="vectors")
-
-
-def favors_band(function: Any) -> bool:
-    """Whether what was selected for block_lu pivots over the band in any case, as LAPACK does."""
-    return function is block_lu.implementations["lapack"][0]

@@ -8,7 +8,7 @@ pytest.importorskip("numba")
 from implicitsolve import BlockBandedMatrix, BlockLU, Status
 from implicitsolve.backends.numba import _jit
 from implicitsolve.backends.numba._block_lu import BandFactors
-from implicitsolve.kernels import _contract, _lapack, block_lu, favors_band
+from implicitsolve.kernels import _contract, _lapack, block_lu
 from tests.helpers.direct import normal, random_blocks, scaled_residuals
 
 SLOW = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in (np.float32, np.complex128)]
@@ -166,13 +166,6 @@ def test_the_sizes_of_one_system_choose_the_backend(T, k, pivoting, with_numba, 
     assert block_lu.select(np.ones(1), **facts) is choices[with_numba]
     monkeypatch.setattr(_contract, "is_installed", lambda backend: False)
     assert block_lu.select(np.ones(1), **facts) is choices[without]
-
-
-def test_only_lapack_pivots_over_the_band_in_any_case():
-    compiled, _ = block_lu.implementations["numba"]
-    assert favors_band(_lapack.block_lu)
-    assert not favors_band(compiled)
-    assert not favors_band(block_lu.reference)
 
 
 def test_each_system_is_solved_as_alone(rng):
