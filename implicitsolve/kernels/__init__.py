@@ -55,6 +55,8 @@ def _long_systems(*, length: int, block_size: int, **others: Any) -> bool:
 block_lu: Kernel = Kernel("block_lu", _reference.block_lu, pays={"numba": _long_systems, "lapack": _lapack.pays})
 block_lu.implement("lapack", _lapack.block_lu, _lapack.supports)
 cyclic_reduction: Kernel = Kernel("cyclic_reduction", _reference.cyclic_reduction)
-scalar_tridiagonal: Kernel = Kernel("scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, {"numba": _long_rows})
+scalar_tridiagonal: Kernel = Kernel(
+    "scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, {"numba": _long_rows}, "block_lu"
+)
 scalar_tridiagonal.implement("lapack", _scalar_tridiagonal.Chains, _scalar_tridiagonal.Chains.supports)
 rank_one: Kernel = Kernel("rank_one", _vectors.rank_one, module="vectors")

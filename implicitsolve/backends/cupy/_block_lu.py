@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import cupy
 
 from implicitsolve import kernels
 from implicitsolve.backends.cupy import _cyclic_reduction
 from implicitsolve.backends.cupy._cyclic_reduction import Factors, lanes, tile
-from implicitsolve.backends.cupy._module import MOST_BLOCKS, WARP, is_real, launch, limits
+from implicitsolve.backends.cupy._module import MOST_BLOCKS, WARP, is_real, launch, launch_each, limits
 
 MOST_SHARED = 96 * 1024  # bytes of the block rows that the lanes share
 LANE_NUMBERS = 128  # of 32 bits in the registers of a lane
@@ -124,4 +124,28 @@ def _supports(like, *, block_size: int, lower: int, upper: int, **others) -> boo
     return is_real(like) and (fits_thread(*sizes) or fits_lanes(*sizes))
 
 
+class ScalarTridiagonal:
+    """`scalar_tridiagonal` by one thread for each chain: one launch to factor, one to solve."""
+
+    @staticmethod
+    def factor(lower, main, upper) -> tuple:
+        parts = [cupy.empty(main.shape, main.dtype) for _ in range(3)]
+        _launch_chains("tridiagonal_factor", main.shape, (lower, main, upper), tuple(parts))
+        return parts[0], parts[1], parts[2]
+
+    @staticmethod
+    def solve(b, below, scale, above):
+        x = cupy.empty(b.shape, b.dtype)
+        _launch_chains("tridiagonal_solve", b.shape, (b, below, scale, above), (x,))
+        return x
+
+
+def _launch_chains(function: str, shape: tuple[int, ...], given: tuple[Any, ...], made: tuple[Any, ...]) -> None:
+    T, k = shape[-2:]
+    chains = made[0].size // T if T else 0
+    arrays = (cupy.ascontiguousarray(x) for x in given)
+    launch_each("tridiagonal.cu", function, chains, (*arrays, *made, chains, T, k))
+
+
 kernels.block_lu.implement("cupy", block_lu, _supports)
+kernels.scalar_tridiagonal.implement("cupy", ScalarTridiagonal, is_real)

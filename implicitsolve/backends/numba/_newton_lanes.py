@@ -16,11 +16,11 @@ import numpy as np
 from implicitsolve.backends.numba import _newton_steps as steps
 from implicitsolve.backends.numba._jit import ZERO, apart, inner, kernel
 from implicitsolve.backends.numba._lanes import LANES, aligned_zeros, bits, lanes, mask_of, select
-from implicitsolve.backends.numba._newton_error import agreeing, error_of, largest_of
 from implicitsolve.backends.numba._newton_steps import factor
 from implicitsolve.backends.numba._views import smaller, view
 from implicitsolve.globalize import _rules
 from implicitsolve.globalize._rules import BLOWN_UP, MAX_AGE, NEW_BEST, PATIENCE
+from implicitsolve.nonlinear._accuracy import CONFIRMED, CURVED, FALLEN, LONG, MODEL, NEAR
 from implicitsolve.status import Status
 
 RUNNING, CONVERGED, NONFINITE, ITERATION_LIMIT, DIVERGED = np.asarray(
@@ -34,6 +34,7 @@ TARGET, UNIT, START, NORM, MEASURE, FIRST = (
     steps.TARGET, steps.UNIT, steps.START, steps.NORM, steps.MEASURE, steps.FIRST,
 )  # fmt: skip
 BEST, SINCE, RATE, ERROR, ANCHOR, WAY = steps.BEST, steps.SINCE, steps.RATE, steps.ERROR, steps.ANCHOR, steps.WAY
+SCRATCH, ARGUMENT = steps.SCRATCH, steps.ARGUMENT
 FAR = 2.0  # times x0 and the first step, where F may vanish at infinity alone
 ALL = np.int64(2**LANES - 1)
 is_fast, largest_ratio = inner(_rules.is_fast), inner(_rules.largest_ratio)
@@ -43,7 +44,7 @@ def workspace(T, k, lower, upper, parameters, dtype):
     """Arrays for one call of `solve`. The caller owns them."""
     V = aligned_zeros((steps.VECTORS, T * k), dtype)
     V[steps.F] = np.nan  # not zero where a residual writes nothing
-    sizes = (T, lower + upper + 1, k, k), (T, k), (2, k), (steps.WAY + 1,), (parameters,)
+    sizes = (T, lower + upper + 1, k, k), (T, k), (2, k), (int(steps.WAY) + 1,), (parameters,)
     reach = np.minimum(np.arange(T) + upper, T - 1)  # last block column of each block row
     others = tuple(aligned_zeros(size, dtype) for size in sizes)
     return (V, V.reshape((len(V), -1)), *others, np.zeros(LANES, np.int64), reach)
@@ -260,3 +261,77 @@ def _finish(outputs, numbers, state, who, ended, code):
                 x[b, i], F_out[b, i] = numbers[X, i * LANES + lane], numbers[F, i * LANES + lane]
             status[b], norms[b, 0], norms[b, 1] = code, state[MEASURE, lane], state[FIRST, lane]
             norms[b, 2], counts[b, 0] = state[ERROR, lane], int(state[STEPS, lane])
+
+
+# The error of x; see `implicitsolve.nonlinear._accuracy`
+
+
+@inner
+def error_of(V, factors, rate, running):
+    """Estimated error at the trial point, relative to it, after a step that left `rate` of ||F||.
+
+    As `implicitsolve.nonlinear._accuracy` has it: by the contraction of F, and near a root by the correction that the
+    factors predict; relative to each component, or what `plain_scales` has near zero.
+    """
+    apart()
+    k, step = factors[0].shape[2], rate * 0
+    scales_of(V, TRIAL, k)
+    for i in range(V.shape[1]):
+        v = abs(V[STEP, i]) / V[ARGUMENT, i % k]
+        step = select(v > step, v, step)
+    correction = rate * step
+    is_near = (correction <= NEAR) & (rate <= FALLEN)
+    if running & bits(is_near) != 0:
+        for i in range(V.shape[1]):
+            V[SCRATCH, i] = V[TRIAL_F, i]
+        steps.divide(factors, V[SCRATCH])
+        length = MODEL * correction
+        for i in range(V.shape[1]):
+            v = abs(V[SCRATCH, i]) / V[ARGUMENT, i % k]
+            length = select(v > length, v, length)
+        correction = select(is_near, length, correction)
+    curved = select(step > LONG, (step / LONG) ** CURVED, rate * 0 + 1)
+    return select(correction < step, curved * correction / (1 - correction / step), rate * 0 + np.inf)
+
+
+@inner
+def agreeing(call, user, numbers, V, factors, updates, part, running):
+    """Lanes of `running` in which the inverse holds at x; as `implicitsolve.nonlinear._accuracy.agrees`."""
+    apart()
+    k = factors[0].shape[2]
+    for i in range(V.shape[1]):
+        V[TRIAL, i] = V[X, i] * (1 + part)
+    steps.evaluate(call, user, numbers, TRIAL, TRIAL_F, running)
+    for i in range(V.shape[1]):
+        V[SCRATCH, i] = V[TRIAL_F, i] - V[F, i]
+    steps.invert(V, factors, updates)
+    scales_of(V, X, k)
+    for i in range(V.shape[1]):
+        missed = abs(V[SCRATCH, i] - (V[TRIAL, i] - V[X, i]))
+        running &= bits(missed <= CONFIRMED * part * V[ARGUMENT, i % k])
+    return running
+
+
+@inner
+def scales_of(V, row, k):
+    """Put into row ARGUMENT what errors of the k components are relative to, which share their units."""
+    apart()
+    largest, most = largest_of(V, row)
+    unit = largest / most
+    for c in range(k):
+        x = r = largest * 0
+        for i in range(c, V.shape[1], k):
+            a, b = abs(V[row, i]), V[REFERENCE, i]
+            x, r = select(a > x, a, x), select(b > r, b, r)
+        V[ARGUMENT, c] = select(x > r * unit, x, r * unit)
+
+
+@inner
+def largest_of(V, row):
+    """Largest magnitudes in a row, and among x0 and the first step."""
+    apart()
+    most = largest = V[row, 0] * 0
+    for i in range(V.shape[1]):
+        x, r = abs(V[row, i]), V[REFERENCE, i]
+        largest, most = select(x > largest, x, largest), select(r > most, r, most)
+    return largest, most
