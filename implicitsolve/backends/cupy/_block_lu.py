@@ -128,7 +128,7 @@ class ScalarTridiagonal:
     """`scalar_tridiagonal` by one thread for each chain: one launch to factor, one to solve."""
 
     @staticmethod
-    def factor(lower, main, upper) -> tuple:
+    def factor(lower, main, upper) -> tuple[Any, Any, Any]:
         parts = [cupy.empty(main.shape, main.dtype) for _ in range(3)]
         _launch_chains("tridiagonal_factor", main.shape, (lower, main, upper), tuple(parts))
         return parts[0], parts[1], parts[2]
