@@ -143,7 +143,7 @@ class ExtendedSystem:
         if isinstance(assembler, Assembler):
             return _entries(Assembler(evaluator, structure=assembler.structure, central=True).assemble(evaluator, x, F))
         colored = assembler.assembler
-        h = colored.lengths(x)
+        h = ROOT_EPS ** (-1 / 3) * colored.lengths(x)  # from eps^(1/2), of one-sided differences, to eps^(1/3)
         sides = [colored.differences(lambda y: evaluator.residual(y), x, F, side).data for side in (h, -h)]
         return SparseMatrix(0.5 * (sides[0] + sides[1])[0], colored.structure)
 

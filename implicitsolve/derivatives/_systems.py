@@ -96,7 +96,6 @@ ROUNDS = 4  # Krylov solves, each followed by a product that measures the residu
 LEAST_BLOCK = 64  # unknowns in a block from which on products in float32 take half the time
 LEAST_SINGLE = 5e-7  # of ||b||, to which float32 solves: 4 units of roundoff
 DROWNED = 0.05  # bound of the errors of differences over ||b||; those measured are a sixth of it
-CAREFUL = 0.5  # fraction of the target of a further solve, after rounding errors made a recurrence too optimistic
 
 
 class Elimination(NamedTuple):
@@ -172,7 +171,7 @@ class HalfSystem:
 
     def _correct(self, active: HostArray, solver: KrylovMethod, limit: int, *, is_first: bool) -> KrylovOutcome:
         """Correct the kept blocks of active systems, and measure the residual."""
-        aim = np.where(active, self.target if is_first else CAREFUL * self.target, np.inf)
+        aim = np.where(active, self.target, np.inf)
         if is_first and self.in_single:
             outcome = _solved_in_single(solver, self.A, self.residual, self.norms, aim, limit)
         else:

@@ -38,14 +38,17 @@ class Cause:
     advice: str
 
 
+def sentence(status: Status) -> str:
+    return status.message[0].upper() + status.message[1:]
+
+
 def find_cause(case: Case) -> Cause | None:
     """Why a system has failed, or what looks suspicious in one that has converged."""
     if case.status == Status.CONVERGED:
         return _suspicion(case)
     if case.status in STOPPED:
         return Cause("stopped", "It was stopped as requested: this is not a failure.", "")
-    message = case.status.message
-    other = Cause(case.status.name, f"{message[0].upper()}{message[1:]}.", case.status.hint)
+    other = Cause(case.status.name, f"{sentence(case.status)}.", case.status.hint)
     rule = CAUSES.get(case.status)
     return (_rounding(case) if case.status in AT_ROUNDING else None) or (rule(case) if rule else other)
 
@@ -265,13 +268,6 @@ def find_linear_cause(
     transposed = " An operator `M` must approximate J^-H here." if matrix == "J^H" else ""
     requested = "" if math.isnan(target) else f", target {target:.3g}"
     reached = f"||b - {matrix} x|| is {norm:.3g} after {iterations:.0f} iteration{'s' * (iterations != 1)}{requested}."
-    if status == Status.FORWARD_NOT_CONVERGED:
-        what = "The linear system was solved, but x is not a solution, so this is not a derivative of the solution."
-        return what, "Converge the forward solve first: explain() of its result describes why it failed."
-    if status == Status.INACCURATE:
-        what = "The linear system was solved, but J is not that of F: differences of F contradict it."
-        more = "for a J from differences `x_scale`, or `jvp` and `vjp`"
-        return what, f"implicitsolve.testing.check_derivatives, a wider structure; {more}."
     if status == Status.ITERATION_LIMIT:
         more = "LinearStop(max_iterations=...) or a larger `restart` of the method"
         return reached, f"`M`, a preconditioner, then {more}.{transposed}"
@@ -284,4 +280,4 @@ def find_linear_cause(
         return what, f"GMRES, which breaks down only for a singular {matrix}; then check b and the operator.{condition}"
     if status == Status.NONFINITE:
         return f"A product with {matrix} or `M`, or b, is not finite.", "Check them with finite vectors: dot_test(A)."
-    return f"{reached} {status.message[0].upper()}{status.message[1:]}.", status.hint
+    return f"{reached} {sentence(status)}.", status.hint

@@ -15,7 +15,7 @@ from implicitsolve._arrays.namespace import array_namespace, eps
 from implicitsolve._summary import WIDTH, WORST, order_by_distance, per_system
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives import AdjointResult, TangentResult
-from implicitsolve.diagnostics._causes import CHECK, Cause, find_cause, find_linear_cause
+from implicitsolve.diagnostics._causes import CHECK, Cause, find_cause, find_linear_cause, sentence
 from implicitsolve.diagnostics._checks import examine
 from implicitsolve.diagnostics._history import ENDED_WELL, MANY, STOPPED, Case, read_histories
 from implicitsolve.diagnostics._system import System, unwrap
@@ -260,18 +260,11 @@ def _list_unsolved(
     result: NonlinearResult, status: Status, rows: HostArray, shape: tuple[int, ...]
 ) -> Iterator[Finding]:
     """Systems of `solve_batch` that were not solved."""
-    systems, chunks = _indices(rows.tolist(), shape), result.lost if isinstance(result, BatchResult) else ()
-    if not rows.size:
-        return
-    if status == Status.CANCELLED:
-        what = "`cancel` was set before these systems were started; x is their initial guess."
-        yield Finding(status, systems, what, "", "Solve them again: problem.take(indices).")
-    elif not chunks:
-        yield Finding(status, systems, f"{status.message}.", "", status.hint)
-    for chunk in chunks if status == Status.LOST else ():
-        what = f"The worker of these systems was lost: {type(chunk.error).__name__}: {chunk.error}"
-        advice = "More memory for each worker, or smaller `chunks`; a residual in compiled code may have crashed."
-        yield Finding(status, _indices(chunk.systems.tolist(), shape), what, "", advice)
+    chunks = result.lost if isinstance(result, BatchResult) and status == Status.LOST else ()
+    parts = [(chunk.systems, f": {type(chunk.error).__name__}: {chunk.error}") for chunk in chunks] or [(rows, "")]
+    for systems, error in parts if rows.size else ():
+        what = f"{sentence(status)}{error}."
+        yield Finding(status, _indices(systems.tolist(), shape), what, "", status.hint)
 
 
 def _of_linear(result: LinearResult | AdjointResult | TangentResult) -> Explanation:

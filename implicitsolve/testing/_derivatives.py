@@ -31,7 +31,7 @@ from implicitsolve.testing._product_tests import (
     product_tests,
 )
 
-OFFSET = 0.1  # of the problem's own guess, at which derivatives may vanish
+OFFSET = 0.1  # of the problem's own guess, at which derivatives may vanish, and of systems that must not change others
 
 
 @dataclass(frozen=True)
@@ -169,9 +169,6 @@ def _halves(problem: Problem, x: Array, rng: np.random.Generator) -> Iterator[Ch
         yield replace(check, name=f"halves: {check.name}")
 
 
-SHIFT = 1e-2  # of some systems, relative to x, which must not change the others
-
-
 def conduct(point: Point) -> list[Check]:
     first = _leaves_arguments(point)
     again = point.equal("residual: repeated", point.residual(point.x), point.F, "F(x) changes from call to call")
@@ -207,7 +204,7 @@ def _independent(point: Point) -> Check:
     for place in range(int(number[-1]).bit_length()):
         for bit in (0, 1):
             is_moved = (number >> place & 1) == bit
-            moved = x + from_host(is_moved * SHIFT, x)[:, None] * point.directions[0]
+            moved = x + from_host(is_moved * OFFSET, x)[:, None] * point.directions[0]
             others = np.flatnonzero(~is_moved)
             kept.append(gather(point.F, others))
             changed.append(gather(point.residual(moved), others))
