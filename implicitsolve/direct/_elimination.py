@@ -30,8 +30,9 @@ class Elimination:
     def of(cls, structure: Sparse, diagonal: HostArray) -> Elimination | None:
         """An order of minimum degree on A + A^T, for a diagonal that is zero in places; None if these are too many.
 
-        A row with a zero on the diagonal becomes a pivot after a neighbor, from which it gets an entry there: both are
-        one node of the graph that is ordered, as in [1]_. Full rows are last, and so are those without such a neighbor.
+        A row with a zero on the diagonal becomes a pivot after a neighbor, from which it gets an entry there. Where
+        most would come before, as in saddle points, both are one node of the graph that is ordered, as in [1]_; in
+        networks of pipes that doubles the fill. Full rows are last, and so are those without such a neighbor.
 
         References
         ----------
@@ -49,10 +50,14 @@ class Elimination:
             if np.count_nonzero(nodes < 0) > n**0.5:
                 return None
         nodes[is_last] = -1
+        places = _places(A, np.where(nodes < 0, -1, np.arange(n)))
+        after = np.where(nodes < 0, n, places[nodes])  # the same where a row is its own node
+        if np.count_nonzero(after[others] > places[others]) > others.size / 2:  # all in saddle points, 0.4 in pipes
+            places = after = _places(A, nodes)
         order = np.empty(n, dtype=np.intp)
-        order[np.lexsort((~pivots, _places(A, nodes)))] = np.arange(n)
+        order[np.lexsort((~pivots, np.maximum(places, after)))] = np.arange(n)
         back = np.argsort(order)
-        P = structure.with_entries(np.arange(structure.nnz)).tocsr()[back].tocsc()[:, back]
+        P = structure.with_entries(np.arange(structure.nnz, dtype=np.int32)).tocsr()[back].tocsc()[:, back]
         return cls(order, P.data, compressed(P.indptr, P.indices), pivots)
 
 

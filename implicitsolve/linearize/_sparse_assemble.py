@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 
 from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import array_namespace, device, eps
@@ -77,7 +78,8 @@ class SparseAssembler:
         known[place] = True
         unknown = ~known.reshape(coloring.count, n)
         unknown[:, coloring.full_rows] = False
-        self._on_host = Places(colors, columns, place, unknown)
+        small = scipy.sparse.get_index_dtype(maxval=unknown.size)
+        self._on_host = Places(colors, columns.astype(small), place.astype(small), unknown)
         self._sent: dict[str, Places] = {}
 
     @classmethod

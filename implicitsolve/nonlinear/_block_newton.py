@@ -16,6 +16,7 @@ from implicitsolve.globalize._line_search import Backtracking, LineSearch
 from implicitsolve.globalize._rules import MAX_AGE, has_halved, is_fast, largest_ratio, slowest_rate
 from implicitsolve.kernels import Factors
 from implicitsolve.linearize._assemble import Assembler
+from implicitsolve.linearize._bisection import STEP
 from implicitsolve.linearize._difference_steps import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
@@ -165,6 +166,8 @@ class OneFactoredSystem(OneInvertedSystem):
             return x, F, norm, 0.0, STAGNATED
         found = self._search(direction, x, F, norm, 0.0, self.inverse.matvec)
         length, failed = float(found.length[0]), LINE_SEARCH_FAILED if found.finite[0] else NONFINITE
+        if not self.assembler.is_current and 0 < self.norm - found.norms[0] <= STEP * self.norm:
+            length, failed = 0.0, RUNNING  # J near x has errors of that size: one at x follows
         return found.x[0], found.F[0], float(found.norms[0]), length, RUNNING if length else failed
 
     def _age(self, is_fresh: bool, rate: float) -> None:

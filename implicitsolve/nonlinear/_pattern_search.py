@@ -159,7 +159,7 @@ class SparseJacobians(JacobianAssembler):
         known: SparseAssembler | None,
         budget: int | None,
     ) -> None:
-        self._found, self._memory, self._known = found, memory, known
+        self._memory, self._known = memory, known
         self._budget, self._incomplete, self.searches = budget, 0, 0
         self._is_new = found.how == Outcome.PREVIOUS or (budget is None and known is None)
         self._is_warned = False
@@ -167,6 +167,7 @@ class SparseJacobians(JacobianAssembler):
         self.sensitivity: HostArray = np.full(evaluator.rows.size, np.nan)
         is_whole = found.values is not None and not found.full_rows.size and not evaluator.has_exact_products
         self._first: HostArray | None = found.values if is_whole else None
+        self._found = replace(found, values=None)
 
     @cached_property
     def assembler(self) -> SparseAssembler:

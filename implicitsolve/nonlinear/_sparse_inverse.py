@@ -116,7 +116,8 @@ def diagonals(structure: Sparse) -> tuple[HostArray, HostArray] | None:
     if structure.nnz < LEAST_FULL * offsets.size * n:
         return None
     used[offsets] = np.arange(offsets.size) * n
-    return np.where(offsets < n, offsets, offsets - 2 * n), used[of_entries] + structure.columns
+    places = (used[of_entries] + structure.columns).astype(scipy.sparse.get_index_dtype(maxval=offsets.size * n))
+    return np.where(offsets < n, offsets, offsets - 2 * n), places
 
 
 class _Iterative:
@@ -151,7 +152,8 @@ class _Iterative:
                 y *= self._scale
                 return y[None, :]
             owner.share *= 0.5
-            self._factors, self._scaled = owner.factored(self._J), None
+            self._scaled = None  # its memory first
+            self._factors = owner.factored(self._J)
         owner.served += 1
         return self._factors.matvec(F)
 

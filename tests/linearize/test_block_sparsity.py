@@ -6,7 +6,7 @@ import pytest
 from implicitsolve import BlockBanded, Problem
 from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve.linearize._assemble import Assembler
-from implicitsolve.linearize._block_groups import Groups, pattern_of
+from implicitsolve.linearize._block_groups import Groups
 from implicitsolve.linearize._evaluator import Evaluator
 
 K, T = 4, 120
@@ -108,12 +108,3 @@ def test_no_equation_sees_two_unknowns_of_a_group(lower, upper, rng):
                 pattern[j, :, c].astype(int) for j in range(m) for color, c in group if (t + j - lower) % m == color
             )
             assert np.max(seen) <= 1
-
-
-def test_the_pattern_of_a_probe():
-    felt = np.zeros((30, 2), dtype=bool)
-    felt[[6, 7], 0] = True  # block 6, unknown 0 is displaced: seen by itself and by the next row
-    pattern = pattern_of(felt, 1, 3)
-    assert pattern[1, 0, 0]
-    assert pattern[0, 0, 0]
-    assert pattern.sum() == 2

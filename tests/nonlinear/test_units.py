@@ -222,3 +222,12 @@ def test_sparse_systems_in_units_of_ten_decades_were_given_up(guess, rng):
     assert result.success
     assert result.counts.residuals < 1000
     assert np.abs(problem.residual(result.x / units)).max() < 1e-6 * np.abs(problem.residual(problem.x0)).max()
+
+
+def test_a_step_whose_fall_was_lost_in_the_errors_of_the_search_was_taken():
+    """From 0, in units of ten decades: x then was far below its units, and differences were lost in rounding."""
+    problem = awkward.heterogeneous(40)
+    units = 10.0 ** np.random.default_rng(2).uniform(-5, 5, problem.x0.shape)
+    result = ims.root(lambda x: problem.residual(units * x), problem.x0)
+    assert result.success
+    assert result.counts.residuals <= 120  # SINGULAR after 495
