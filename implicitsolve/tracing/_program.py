@@ -1,14 +1,10 @@
-"""The program that a function written in NumPy is: F, its products and its derivatives by parameters."""
+"""The program that a function written in NumPy is: F, its products, and whether these are right."""
 
 from __future__ import annotations
 
-import builtins
-import functools
-import inspect
-import math
 import traceback
-import types
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from types import FunctionType
@@ -16,14 +12,22 @@ from types import FunctionType
 import jax
 import jax.numpy as jnp
 import numpy as np
-from array_api_compat import numpy as array_api
 
 from implicitsolve._parameters import Parametrized
 from implicitsolve._typing import CallersArray, HostArray, Residual
 from implicitsolve.problem import Problem
-from implicitsolve.tracing._array import Traced, fill, unwrap, wrap
+from implicitsolve.tracing._array import Traced, unwrap, wrap
 from implicitsolve.tracing._flat import FlatProgram
-from implicitsolve.tracing._functions import UntraceableError, as_value, budget, cast, has_tracer, is_tracer
+from implicitsolve.tracing._functions import UntraceableError, as_value, budget, cast, is_tracer
+from implicitsolve.tracing._rebuilt import LIBRARIES, traceable
+
+NEARBY = 0.1, 1e-3  # distances of the points at which a trace is compared, over the size of x
+SIMILAR = 5e4  # units of rounding by which F and its trace may differ, of its own size,
+PART = 16.0  # ... of the largest F,
+DIGITS, ROUNDING = 16.0, 50.0  # ... and so many times the change of the trace as x changes by so many such units
+MISMATCH = 1e-3  # part by which a product may differ from a difference of F
+
+Jvp = Callable[[HostArray, HostArray], tuple[HostArray, HostArray]]
 
 
 class Derivative:
@@ -150,113 +154,101 @@ def _identity(part: CallersArray) -> object:
     return value if isinstance(value, int | float | complex | str | bytes | None) else id(value)
 
 
-LIBRARIES = frozenset(["numpy", "scipy", "jax", "jaxlib", "array_api_compat", "implicitsolve", "builtins", "numba"])
-MADE = ("empty", "zeros", "ones", "full")
+class Comparison:
+    """A function and its trace, `jvp`, which gives F and J v, in `bounds`.
 
-
-class Module(types.ModuleType):
-    def __init__(self, module: CallersArray, others: dict[str, Callable[..., CallersArray]]) -> None:
-        super().__init__(module.__name__)
-        self.__dict__.update(others)
-        self._module = module
-
-    def __getattr__(self, name: str) -> CallersArray:
-        return getattr(self._module, name)
-
-
-def _converting(function: Callable[..., CallersArray], copies: bool) -> Callable[..., CallersArray]:
-    """np.array and similar functions, which may get traced values."""
-
-    @functools.wraps(function)
-    def convert(
-        obj: CallersArray, dtype: CallersArray = None, *args: CallersArray, **keywords: CallersArray
-    ) -> CallersArray:
-        if isinstance(obj, Traced):
-            return obj.astype(np.dtype(dtype or obj.dtype), copy=keywords.get("copy", copies))
-        values = unwrap(obj) if isinstance(obj, list | tuple) else obj
-        if not has_tracer(values):
-            return function(values, dtype, *args, **keywords)
-        value = as_value(values)
-        return Traced(value if dtype is None else cast(value, np.dtype(dtype)))
-
-    return convert
-
-
-OTHERS: dict[str, Callable[..., CallersArray]] = {name: functools.partial(fill, getattr(np, name)) for name in MADE}
-OTHERS |= {name: _converting(getattr(np, name), name == "array") for name in ("array", "asarray", "asanyarray")}
-OTHERS |= {"ascontiguousarray": OTHERS["asarray"], "asfarray": OTHERS["asarray"]}
-NUMPY = Module(np, OTHERS)
-Traced.namespace = Module(array_api, OTHERS)
-
-
-def _of_math(name: str) -> Callable[..., CallersArray]:
-    plain = getattr(math, name)
-
-    def function(*args: CallersArray) -> CallersArray:
-        other = getattr(np, name, None)
-        return other(*args) if other is not None and any(isinstance(part, Traced) for part in args) else plain(*args)
-
-    return function
-
-
-MATH = Module(math, {name: _of_math(name) for name in dir(math) if callable(getattr(math, name)) and name[0] != "_"})
-REPLACED: dict[int, CallersArray] = {id(np): NUMPY, id(math): MATH}
-REPLACED |= {id(getattr(np, name)): other for name, other in OTHERS.items() if hasattr(np, name)}
-REPLACED |= {id(getattr(math, name)): getattr(MATH, name) for name in dir(math) if name in vars(MATH)}
-
-
-def traceable(function: CallersArray, made: dict[int, CallersArray] | None = None) -> CallersArray:
-    """A copy of a user's function in which `np` and `math` accept traced values, and of those that it calls by name.
-
-    `np.zeros`, `np.array` and similar functions return plain arrays, which cannot hold traced values: in the copy they
-    return arrays that can.
+    F may be undefined at points that the caller has not chosen, and raise one of `quiet` there; `raised` is any other.
     """
-    made = {} if made is None else made
-    if id(function) in REPLACED:
-        return REPLACED[id(function)]
-    if id(function) in made:
-        return made[id(function)]
-    if isinstance(function, functools.partial):
-        return functools.partial(traceable(function.func, made), *function.args, **function.keywords)
-    if isinstance(function, types.MethodType):
-        return types.MethodType(traceable(function.__func__, made), function.__self__)
-    if isinstance(function, types.FunctionType):
-        return _rebuilt(function, made) if _is_users(function) else function
-    call = inspect.getattr_static(type(function), "__call__", None)
-    if isinstance(call, types.FunctionType) and not isinstance(function, type) and _is_users(call):
-        return types.MethodType(traceable(call, made), function)
-    return function
 
+    def __init__(
+        self,
+        residual: Callable[[HostArray], CallersArray],
+        jvp: Jvp,
+        bounds: CallersArray = None,
+        rejects: tuple[type[Exception], ...] | type[Exception] = (),
+    ) -> None:
+        self.residual, self.jvp, self.bounds, self.evaluations = residual, jvp, bounds, 0
+        own = rejects if isinstance(rejects, tuple) else (rejects,)
+        self.quiet: tuple[type[Exception], ...] = (ArithmeticError, ValueError, *own)
+        self.raised: Exception | None = None
 
-def _is_users(function: types.FunctionType) -> bool:
-    return (function.__module__ or "").split(".")[0] not in LIBRARIES
+    def holds_nearby(self, x: HostArray) -> bool:
+        for y, _ in self._nearby(x):
+            F = self.value(y)
+            if F is not None and np.isfinite(F).any():
+                return self.holds(y, F)
+        return False
 
+    def holds_anew(self, x: HostArray, first: HostArray | None) -> bool:
+        """Whether they agree at x, where F is `first`, and at two points near it, and the product between these."""
+        is_known = first is not None and bool(np.isfinite(first).any())
+        if first is not None and is_known and not self.holds(x, first):
+            return False
+        for y, v in self._nearby(x):
+            for h in np.finfo(x.dtype).eps ** (1 / 3) / np.array([1.0, 8.0]):
+                ahead, behind = (self.inside((y + side * h * v).astype(x.dtype)) for side in (1, -1))
+                F, G = self.value(ahead), self.value(behind)
+                if F is None or G is None or not np.isfinite(F + G).any():
+                    break
+                if not (self.holds(ahead, F) and self.holds(behind, G)):
+                    return False
+                if self._is_product((F - G) / (2 * h), y, (ahead - behind) / (2 * h), np.abs(F) / h):
+                    return True
+            else:
+                return False
+        if not is_known:
+            raise UntraceableError("F is not finite near x0, so that its trace cannot be compared")
+        return True
 
-def _rebuilt(function: types.FunctionType, made: dict[int, CallersArray]) -> CallersArray:
-    names = dict(function.__globals__)
-    cells = tuple(types.CellType() for _ in function.__closure__ or ())
-    other = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
-    for name in ("__kwdefaults__", "__module__", "__qualname__"):
-        setattr(other, name, getattr(function, name))
-    made[id(function)] = other
-    for name in _read_names(function.__code__) & names.keys():
-        names[name] = _meaning(names[name], made)
-    for cell, old in zip(cells, function.__closure__ or ()):
+    def _nearby(self, x: HostArray) -> Iterator[tuple[HostArray, HostArray]]:
+        random = np.random.default_rng(x.size)
+        size = np.maximum(np.abs(x), np.sqrt(np.mean(np.abs(x) ** 2)) or 1.0)
+        for distance in NEARBY:
+            y = self.inside((x + distance * size * random.uniform(-1, 1, x.shape)).astype(x.dtype))
+            yield y, random.uniform(0.5, 1, x.shape) * random.choice((-1.0, 1.0), x.shape) * size
+
+    def inside(self, x: HostArray) -> HostArray:
+        if self.bounds is None:
+            return x
+        lower, upper = (np.asarray(side, x.dtype) for side in self.bounds)
+        return np.clip(x, lower, upper)
+
+    def value(self, x: HostArray) -> HostArray | None:
+        self.evaluations += 1
         try:
-            cell.cell_contents = _meaning(old.cell_contents, made)
-        except ValueError:  # an empty one
-            continue
-    return other
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                return np.array(self.residual(x.copy()), x.dtype).reshape(x.shape)
+        except self.quiet:
+            return None
+        except Exception as error:
+            self.raised = error
+            raise
 
+    def holds(self, x: HostArray, F: HostArray) -> bool:
+        """Whether values of the trace are F(x), entry by entry, up to rounding."""
+        unit, zero = np.finfo(x.dtype).eps, np.zeros_like(x)
+        own = self.jvp(x, zero)[0]
+        if not np.array_equal(np.isfinite(F), np.isfinite(own)):
+            return False
+        with np.errstate(all="ignore"):
+            error = np.where(np.isfinite(F), np.abs(F - own), 0)
+            allowed = SIMILAR * unit * np.abs(F) + PART * unit * np.max(np.abs(F), initial=0, where=np.isfinite(F))
+            wrong = error > allowed
+            random = np.random.default_rng(0)
+            for _ in range(6):
+                if not wrong.any():
+                    return True
+                moved = (x * (1 + DIGITS * unit * random.uniform(-1, 1, x.shape))).astype(x.dtype)
+                change = np.abs(self.jvp(moved, zero)[0] - own)
+                wrong &= ~(error <= allowed + ROUNDING * change)
+        return not wrong.any()
 
-def _meaning(value: CallersArray, made: dict[int, CallersArray]) -> CallersArray:
-    """What a name stands for: buffers of floating-point numbers may be filled with traced values too."""
-    if type(value) is np.ndarray and value.dtype.kind in "fc" and value.flags.writeable:
-        return Traced(value, np.empty_like(value))
-    is_copied = callable(value) or isinstance(value, types.ModuleType)
-    return value if isinstance(value, type) or value is builtins or not is_copied else traceable(value, made)
-
-
-def _read_names(code: types.CodeType) -> set[str]:
-    inner = (_read_names(part) for part in code.co_consts if isinstance(part, types.CodeType))
-    return set(code.co_names).union(*inner)
+    def _is_product(self, difference: HostArray, x: HostArray, v: HostArray, size: HostArray) -> bool:
+        """Whether most entries of the product with v are those of a difference of values of a size."""
+        product = self.jvp(x, v.astype(x.dtype))[1]
+        with np.errstate(all="ignore"):
+            rounding = 10 * np.finfo(x.dtype).eps * np.max(size, initial=0, where=np.isfinite(size))
+            excess = np.abs(difference - product) - MISMATCH * np.maximum(np.abs(difference), np.abs(product))
+        known = excess[np.isfinite(excess)]
+        return not known.size or bool(np.median(known) <= rounding)

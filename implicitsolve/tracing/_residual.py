@@ -16,10 +16,9 @@ from implicitsolve.errors import WrongDerivativesError
 from implicitsolve.problem import Problem, spread
 from implicitsolve.structure import Detection, Outcome
 from implicitsolve.structure._sparse import Sparse
-from implicitsolve.tracing._compare import Comparison
 from implicitsolve.tracing._functions import UntraceableError
 from implicitsolve.tracing._pattern import structure_of
-from implicitsolve.tracing._program import Program, explanation, key_of, numeric
+from implicitsolve.tracing._program import Comparison, Program, explanation, key_of, numeric
 
 MOST = 8  # traces that are kept for later solves of the same function
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 jax = pytest.importorskip("jax")
-Comparison = import_module("implicitsolve.tracing._compare").Comparison
+Comparison = import_module("implicitsolve.tracing._program").Comparison
 UntraceableError = import_module("implicitsolve.tracing._functions").UntraceableError
 Program = import_module("implicitsolve.tracing._program").Program
 double_precision = import_module("implicitsolve.tracing._flat").double_precision

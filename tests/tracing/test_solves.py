@@ -275,18 +275,3 @@ def test_exceptions_of_F_pass_where_its_trace_is_compared(kind):
         with pytest.raises(kind) as info:
             ims.root(F, np.zeros(5), derivatives="trace")
         assert info.value is error
-
-
-def test_a_function_that_keeps_its_first_array_is_solved():
-    kept = []
-
-    def F(x):
-        value = 3 * x + np.sin(x) - 1
-        if not kept:
-            kept.append(np.empty_like(value))
-        kept[0][...] = value
-        return kept[0]
-
-    result = ims.root(F, np.zeros(5), derivatives="trace")
-    assert result.success
-    assert not result.problem.derivatives.is_traced
