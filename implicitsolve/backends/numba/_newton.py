@@ -93,7 +93,7 @@ def newton_batch(
     not depend on the others; where `BlockNewton` solves it again, that holds up to rounding.
 
     Memory beyond x and F, for each thread, in numbers: ``k^2 T (4 lower + 3 upper + 3) + 46 N``; in lanes, where it is
-    at most 1 MiB, ``16 (k^2 T (lower + upper + 1) + 46 N)``.
+    at most 4 MiB, ``16 (k^2 T (lower + upper + 1) + 46 N)``.
 
     Examples
     --------
