@@ -25,7 +25,7 @@ from implicitsolve.nonlinear._homotopy import Homotopy
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._other_variables import UNITS, Logarithmic, Rescaled
 from implicitsolve.nonlinear._plan import ANY, CLOSE, NOT_SPARSE, SPARSE, End, PlannedMethod, Stage, after, found
-from implicitsolve.nonlinear._sparse_newton import SparseNewton
+from implicitsolve.nonlinear._sparse_newton import SparseNewton, in_short_and_whole_steps
 from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext, Standing
 from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.problem import LARGEST_BLOCK, favors_direct
@@ -66,6 +66,8 @@ class Auto(PlannedMethod):
     - At most 20 real unknowns on NumPy arrays without structure: `DenseNewton`, the same on equations of one size, or
       from farther on for a single equation, and `NewtonKrylov`.
     - More unknowns without structure: a search for the sparsity of J, then `SparseNewton` if it finds a pattern.
+    - With factors of J the first attempt ends at a step of at most a tenth. Whole steps from x0 follow, since F may
+      have kinks, and the search along directions continues from the best point where these fail.
     - A network's pattern is sought only when `NewtonKrylov` has cost, or will cost, more than the search.
     - A dense J: `NewtonKrylov`, preconditioned if its columns repeat by shifts.
     - Before products are tried again, "auto" for multiples of the unknowns' sizes, if these differ by three orders of
@@ -175,7 +177,7 @@ def _for_blocks(context: SolveContext, x0: Array) -> Sequence[Stage]:
     if structure is None or structure.block_size > 2 * LARGEST_BLOCK:
         return []
     is_direct = favors_direct(problem, structure.length(context.evaluator.size))
-    return _stages(BLOCKS, PRODUCTS) if is_direct else LAGGED.stages(context, x0)
+    return [*in_short_and_whole_steps(BLOCKS), *LAST] if is_direct else LAGGED.stages(context, x0)
 
 
 def _by_pattern(method: SparseNewton, context: SolveContext, x0: Array) -> list[Stage]:
@@ -189,7 +191,8 @@ def _by_pattern(method: SparseNewton, context: SolveContext, x0: Array) -> list[
     apart = Stage(method=IndependentBlocks(method=BLOCKS), when=APART)
     has_dense = DenseNewton.suits(context, x0, MOST_BY_PATTERN)
     dense = [Stage(method=EQUILIBRATED, when=SPARSE)] if has_dense else []
-    return [*stages[:place], shifts, apart, stages[place], *dense, *stages[place + 1 :]]
+    after = place + 3
+    return [*stages[:place], shifts, apart, *stages[place:after], *dense, *stages[after:]]
 
 
 def _by_units(stages: Sequence[Stage], context: SolveContext, x0: Array) -> Sequence[Stage]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from implicitsolve.direct import DirectMethod
 from implicitsolve.direct._cudss import load_cudss
 from implicitsolve.direct._sparse_lu import SparseLU, SparsePlan
 from implicitsolve.globalize._line_search import Backtracking, LineSearch
+from implicitsolve.globalize._searches import FullStep
 from implicitsolve.linearize._detect import LEAST_UNKNOWNS
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._block_loop import BlockLoop
@@ -35,6 +37,7 @@ from implicitsolve.structure._grid import Grid
 from implicitsolve.structure._sparse import Sparse
 
 LEAST_RENT, MOST_RENT = 0.33, 1.75  # of the likely cost of bisection, that products take before it
+TENTH = 0.1  # of a direction: the least part that the first trial after a whole step leaves
 RENTED = 20  # Krylov vectors of a step meanwhile: the rule is looked at between steps
 PRODUCTS_OF_FACTORS = 8.0  # unknowns for each product with a full matrix that its factors take the time of
 
@@ -132,10 +135,10 @@ class SparseNewton(PlannedMethod):
             return products
         is_declared = self.structure is not None or problem.sparse_structure is not None
         first = replace(search, needs_cudss=is_declared or problem.structure == "detect")
-        factored = Stage(method=self.factored, when=SPARSE, continues=ANY)
+        factored = in_short_and_whole_steps(self.factored, when=SPARSE)
         rented = Stage(method=NewtonKrylov(retry=False), when=DENSE, until=OUTWEIGHED)
         if is_declared or problem.structure == "none" or not (is_on_host or problem.structure == "detect"):
-            return [Stage(method=first), rented, factored, *products]
+            return [Stage(method=first), rented, *factored, *products]
         late = [
             Stage(method=NewtonKrylov(retry=False, max_krylov=RENTED), when=IRREGULAR, until=OVERTAKEN),
             Stage(method=replace(search, bisection="only"), when=LEFT_IRREGULAR),
@@ -145,7 +148,7 @@ class SparseNewton(PlannedMethod):
             rented,
             *(late if self.bisection == "late" else ()),
             Stage(method=LargeEntries(factor=self.factor), when=FULL, until=REJECTED),
-            factored,
+            *factored,
             replace(products[0], continues=CLOSE),
             *products[1:],
         ]
@@ -156,7 +159,7 @@ class SparseNewton(PlannedMethod):
         return PatternSearch(structure=self.structure, budget=self.budget, bisection=self.bisection is True)
 
     @property
-    def factored(self) -> NonlinearMethod:
+    def factored(self) -> FactoredNewton:
         """The steps with a sparse J."""
         return FactoredNewton(line_search=self.line_search, factor=self.factor)
 
@@ -165,6 +168,41 @@ IRREGULAR = found("J is sparse without diagonals", Outcome.IRREGULAR)
 LEFT_IRREGULAR = Condition("the search costs less", lambda c, s: IRREGULAR.holds(c, s) & LEFT.holds(c, s))
 FULL = found("J is full with few large entries", Outcome.FULL)
 REJECTED = End("a rejected step", lambda context: lambda standing: standing.is_rejected, Status.LINE_SEARCH_FAILED)
+
+
+def _is_short(context: SolveContext) -> Callable[[Standing], bool]:
+    """Whether the last step was short; never of a batch, whose systems do not depend on each other."""
+    is_alone = context.evaluator.flat_shape[0] == 1
+    return lambda standing: is_alone and standing.shortest <= TENTH
+
+
+def _grow(context: SolveContext) -> Callable[[Standing], bool]:
+    """Whether three steps in succession were longer than the one before, as where F becomes flat; see `_is_short`."""
+    is_alone, steps = context.evaluator.flat_shape[0] == 1, [math.inf] * 4
+
+    def test(standing: Standing) -> bool:
+        steps[:] = [*steps[1:], standing.step]
+        return is_alone and steps[0] < steps[1] < steps[2] < steps[3]
+
+    return test
+
+
+SHORT = End("a step of at most a tenth", _is_short, Status.STAGNATED)
+LONGER = End("three steps in succession longer than the one before", _grow, Status.STAGNATED)
+
+
+def in_short_and_whole_steps(method: Any, when: Condition = ANY) -> list[Stage]:
+    """The stages of Newton's method: after the first short step by whole ones from x0, and from there if these fail.
+
+    Where F has kinks, as contact and changes of phase have, a search along the direction stops at the next one, and
+    whole steps end where all pieces of F are the right ones, though ||F|| may grow on the way.
+    """
+    whole = Stage(method=replace(method, line_search=FullStep()), when=when, until=LONGER)
+    return [
+        Stage(method=method, when=when, until=SHORT, continues=ANY),
+        whole,
+        Stage(method=method, when=when, continues=ANY),
+    ]
 
 
 def _overtaken(context: SolveContext) -> Callable[[Standing], bool]:

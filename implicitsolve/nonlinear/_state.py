@@ -128,16 +128,23 @@ class Standing:
 
     ahead: float  # what the slowest system has yet to gain over what it has gained, in logarithms of norms
     is_rejected: bool  # whether the last step of a system was rejected
+    shortest: float  # part of its direction by which a system has moved in the last step: the least of all
+    step: float  # length of the longest last step
 
     @classmethod
     def of(
-        cls, start: HostArray, norms: HostArray, measure: HostArray, target: HostArray, length: HostArray
+        cls, start: HostArray, norms: HostArray, measure: HostArray, target: HostArray, length: HostArray, step: Any
     ) -> Standing:
-        """From norms at the start and now, the norm of the stopping rule and its target, and step lengths."""
+        """From norms at the start and now, that of the stopping rule and its target, and parts and lengths of steps."""
         with np.errstate(all="ignore"):
             gained, missing = np.log(start / norms), np.log(measure / target)
             ahead = np.where(missing > 0, missing / np.where(gained > 0, gained, 0.0), 0.0)
-        return cls(float(ahead.max()), bool((length == 0).any()))
+        return cls(
+            float(ahead.max()),
+            bool((length == 0).any()),
+            float(length[length > 0].min(initial=1.0)),
+            float(np.max(step)),
+        )
 
 
 @dataclass
