@@ -39,6 +39,15 @@ def is_still(step: Any, x: Any, unit: Any) -> Any:
     return step <= unit * x
 
 
+def may_be_root(norm: Any, first: Any, moved: Any, size: Any, unit: float) -> Any:
+    """Whether ||F|| has fallen from `first` by a third of the digits, or x has moved by less than half of its size.
+
+    A large x far from x0 may have an F that is rounding error, and no smaller than F(x0): where J is singular, steps
+    lead there along its null vector.
+    """
+    return (norm <= unit ** (1 / 3) * first) | (moved <= 0.5 * size)
+
+
 # Linear solves
 
 ACCURATE = 1e-3  # relative linear residual below which a better direction would not help a failed line search

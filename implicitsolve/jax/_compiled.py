@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.linalg import lu_factor, lu_solve
 
-from implicitsolve.globalize._rules import SUFFICIENT_DECREASE
+from implicitsolve.globalize._rules import SUFFICIENT_DECREASE, may_be_root
 from implicitsolve.jax._exchange import is_traced
 from implicitsolve.jax._solves import Function, Nonlinear, Settings, implicit_solution, solution_map
 from implicitsolve.nonlinear._accuracy import CONFIRMED, Progress, plain_scales, scales, units_of
@@ -160,6 +160,10 @@ class Newton:
         is_held = is_settled | is_accepted & self._holds(TracedProgress(**found["progress"]), found)
         is_far = is_held & ~is_settled & self.stop.judges_x & self._is_far(found, x)
         is_held &= lax.cond(is_far, lambda: self._agrees(F, factors, found, x), lambda: True)
+        if self.stop.judges_x and not self.stop.judges_F:
+            size = jnp.maximum(jnp.linalg.norm(found["x"]), jnp.linalg.norm(found["start"]))
+            moved = jnp.linalg.norm(found["x"] - found["start"])
+            is_held &= may_be_root(found["norm"], found["start_norm"], moved, size, unit)
         status = jnp.where(is_held, CONVERGED, jnp.where(is_accepted, RUNNING, STAGNATED))
         counts = {"iterations": state["iterations"] + 1, "residuals": state["residuals"] + 1 + halvings + is_far}
         return found | counts | {"status": status.astype(jnp.int32)}

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, to_host
-from implicitsolve._arrays.namespace import eps, near_reciprocals
+from implicitsolve._arrays.namespace import array_namespace, eps, near_reciprocals
 from implicitsolve._record import LimitReached
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.globalize._rules import may_be_root
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._accuracy import (
@@ -62,6 +64,21 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
         return
     points = [gather(part, np.flatnonzero(is_open)) for part in (x, F, start)]
     _note_errors(evaluator, solution, rows[is_open], points, limit)
+
+
+def refute(solution: Solution) -> None:
+    """Take no x for a root that is far from x0 and where F is not small: see `may_be_root`."""
+    doubtful = np.flatnonzero((solution.status == Status.CONVERGED) & (solution.norm > 0))
+    if not doubtful.size:
+        return
+    unit = eps(array_namespace(solution.x), solution.x.dtype)
+    norm, first = solution.norm[doubtful], solution.first_norm[doubtful]
+    doubtful = doubtful[~may_be_root(norm, first, np.inf, 0.0, unit)]
+    if doubtful.size:
+        x, start = gather(solution.x, doubtful), gather(solution.start, doubtful)
+        moved, size = norm2(x - start), np.maximum(norm2(x), norm2(start))
+        is_root = may_be_root(solution.norm[doubtful], solution.first_norm[doubtful], moved, size, unit)
+        solution.status[doubtful[~is_root]] = Status.STAGNATED
 
 
 def _note_errors(

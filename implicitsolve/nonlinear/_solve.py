@@ -21,6 +21,7 @@ from implicitsolve.linearize._jacobian import Scales, assemble_jacobian
 from implicitsolve.linearize._systems import FEW
 from implicitsolve.monitor import Monitor, mapped
 from implicitsolve.nonlinear._approximate_jacobian import offer_inverse
+from implicitsolve.nonlinear._certificate import refute
 from implicitsolve.nonlinear._halved import Halved
 from implicitsolve.nonlinear._other_variables import Logarithmic
 from implicitsolve.nonlinear._state import (
@@ -154,6 +155,8 @@ def _solution(solver: NonlinearMethod, context: SolveContext, x0: Array) -> Solu
         solution = solver.solve(context, start)
     except CoarseResidualError:
         return None
+    if context.stop.judges_x and not context.stop.judges_F:
+        refute(solution)
     may_be_coarse = evaluator.reports_coarse and evaluator.tally.ended is None
     return None if may_be_coarse and _has_failed_in_single(evaluator, solution) else solution
 

@@ -345,3 +345,27 @@ def test_complex_numbers_were_solved_by_one_equation_alone(factor):
         result = root(pairs, start)
         roots = root(pairs, np.asarray([1e-5, 9.1, 1e-5, 9.1])).x
     assert not result.success or np.abs(np.exp(-result.x[1::2]) - np.exp(-roots[1::2])).max() <= 1e-8
+
+
+@pytest.mark.parametrize("size", [5, 10, 40])
+def test_a_large_x_along_the_null_vector_was_taken_for_a_root(size):
+    """A x = b with rank n - 1 has no root: F is rounding error of an x of 1e15, and as large as F(x0)."""
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        A, b = rng.integers(-3, 4, (size, size)).astype(float), rng.standard_normal(size)
+        A[-1] = A[:-1].sum(axis=0)
+        problem = Problem(lambda x: x @ A.T - b, batch_ndim=1)  # noqa: B023
+        for method in ("auto", "newton-krylov"):
+            result = root(lambda x: A @ x - b, np.zeros(size), method=method)  # noqa: B023
+            assert not result.success, (seed, method, str(result))
+        assert not np.any(root(problem, np.zeros((2, size))).success), seed
+
+
+def test_no_null_vector_in_lanes():
+    def residual(x, p, out):
+        out[0] = x[0] + x[1] - 1.0
+        out[1] = 2.0 * x[0] + 2.0 * x[1] - p[0]
+
+    newton_batch = pytest.importorskip("implicitsolve.backends.numba").newton_batch
+    result = newton_batch(residual, np.zeros((3, 2)), np.asarray([[3.0], [5.0], [7.0]]))
+    assert not np.any(result.success), str(result)

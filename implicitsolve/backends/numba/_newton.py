@@ -17,7 +17,8 @@ from implicitsolve.backends.numba import _newton_lanes
 from implicitsolve.backends.numba._block_lu import usable
 from implicitsolve.backends.numba._jit import share
 from implicitsolve.backends.numba._residual import Residual
-from implicitsolve.globalize._rules import slowest_rate
+from implicitsolve.globalize._rules import may_be_root, slowest_rate
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._difference_steps import floor_length, relative_length
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._loop import IterationLoop
@@ -126,6 +127,7 @@ def newton_batch(
         if np.isnan(solver.norms[:, 1]).all():  # which is a mistake, if it is an exception
             solver.compiled.evaluate(x[0], solver.p[0], np.empty_like(x[0]))
         solver.confirm()
+        solver.refute(np.reshape(x0, solver.x.shape))
     else:
         solver.status[:] = Status.CONVERGED
     return solver.result()
@@ -207,6 +209,14 @@ class _Solver:
                     self.status[b] = Status.STAGNATED if np.isfinite(self.norms[b, 0]) else Status.NONFINITE
         except NotImplementedError:  # it only works where it is compiled
             return
+
+    def refute(self, x0: HostArray) -> None:
+        """Take no x for a root that is far from x0 and where F is not small: see `may_be_root`."""
+        if not self.stop.judges_F:
+            with np.errstate(all="ignore"):
+                moved, size = norm2(self.x - x0), np.maximum(norm2(self.x), norm2(x0))
+                is_root = may_be_root(self.norms[:, 0], self.norms[:, 1], moved, size, np.finfo(self.norms.dtype).eps)
+            self.status[(self.status == Status.CONVERGED) & ~is_root & (self.norms[:, 0] > 0)] = Status.STAGNATED
 
     def _agrees(self, b: int) -> bool:
         """Whether Python has the same F for a system, which becomes its F if it is another."""
