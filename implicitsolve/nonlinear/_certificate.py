@@ -68,17 +68,16 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
 
 def refute(solution: Solution) -> None:
     """Take no x for a root that is far from x0 and where F is not small: see `may_be_root`."""
-    doubtful = np.flatnonzero((solution.status == Status.CONVERGED) & (solution.norm > 0))
-    if not doubtful.size:
-        return
+    rows = np.flatnonzero((solution.status == Status.CONVERGED) & (solution.norm > 0))
     unit = eps(array_namespace(solution.x), solution.x.dtype)
-    norm, first = solution.norm[doubtful], solution.first_norm[doubtful]
-    doubtful = doubtful[~may_be_root(norm, first, np.inf, 0.0, unit)]
-    if doubtful.size:
-        x, start = gather(solution.x, doubtful), gather(solution.start, doubtful)
+    rows = rows[~may_be_root(solution.norm[rows], solution.first_norm[rows], np.inf, 0.0, unit)]
+    if rows.size:
+        x, start = gather(solution.x, rows), gather(solution.start, rows)
         moved, size = norm2(x - start), np.maximum(norm2(x), norm2(start))
-        is_root = may_be_root(solution.norm[doubtful], solution.first_norm[doubtful], moved, size, unit)
-        solution.status[doubtful[~is_root]] = Status.STAGNATED
+        first = solution.first_norm[rows]
+        is_root = may_be_root(solution.norm[rows], first, moved, size, unit)
+        solution.status[rows[~is_root]] = Status.STAGNATED
+        solution.target[rows[~is_root]] = unit ** (1 / 3) * first[~is_root]
 
 
 def _note_errors(
