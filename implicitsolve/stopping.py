@@ -111,7 +111,7 @@ class NonlinearStop(ChecksKeywords):
     confirms it. Where F is rounding error, which one evaluation shows, and x no longer improves, x is accepted if the
     last Newton step was at most 1e-5 of it and J is regular; its error is derived from that step. A system is not
     accepted where F vanishes only as x moves on by steps that do not become shorter (`Status.AT_INFINITY`), nor where
-    it has moved by more than half of its size and the norm of F is above eps^(1/3) of that at x0: where J is singular,
+    it has moved by more than half of its size and the norm of F is above eps^(1/4) of that at x0: where J is singular,
     F at a large x may be rounding error of terms that cancel. Far from x0, where F may vanish since it is flat, the
     inverse H of J at hand has to agree with F: with t = eps^(1/4), ``abs(H @ (F((1 + t) * x) - F(x)) - t * x) <= t *
     abs(x) / 2``, which takes an evaluation. If not, J is assembled. J may change along a step that is longer than 1 %

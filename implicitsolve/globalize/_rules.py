@@ -40,12 +40,12 @@ def is_still(step: Any, x: Any, unit: Any) -> Any:
 
 
 def may_be_root(norm: Any, first: Any, moved: Any, size: Any, unit: float) -> Any:
-    """Whether ||F|| has fallen from `first` by a third of the digits, or x has moved by less than half of its size.
+    """Whether ||F|| has fallen from `first` by a quarter of the digits, or x has moved by less than half of its size.
 
     A large x far from x0 may have an F that is rounding error, and no smaller than F(x0): where J is singular, steps
     lead there along its null vector.
     """
-    return (norm <= unit ** (1 / 3) * first) | (moved <= 0.5 * size)
+    return (norm <= unit**0.25 * first) | (moved <= 0.5 * size)
 
 
 # Linear solves

@@ -77,7 +77,7 @@ def refute(solution: Solution) -> None:
         first = solution.first_norm[rows]
         is_root = may_be_root(solution.norm[rows], first, moved, size, unit)
         solution.status[rows[~is_root]] = Status.STAGNATED
-        solution.target[rows[~is_root]] = unit ** (1 / 3) * first[~is_root]
+        solution.target[rows[~is_root]] = unit**0.25 * first[~is_root]
 
 
 def _note_errors(
