@@ -22,8 +22,7 @@ from implicitsolve.structure._names import labels_of
 
 FUNCTIONS = "jvp", "jvps", "vjp", "jac", "linearize", "blocks", "take", "initial_guess", "substitute"
 OF_PARAMETERS = "parameter_jvp", "parameter_vjp"
-MOST_PRODUCTS = 64  # of one assembly, for which direct solves are the first choice
-LARGEST_BLOCK = 64  # the same, of a block that is factorized
+LARGEST_BLOCK = 64  # unknowns of a block, and products of an assembly, for which direct solves are the first choice
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -226,7 +225,7 @@ def favors_direct(problem: Problem, length: int) -> bool:
     structure: Any = problem.block_structure
     k = structure.block_size
     products = len(coloring(structure, length)) * k if problem.blocks is None else problem.blocks_cost
-    return k <= LARGEST_BLOCK and products <= MOST_PRODUCTS
+    return k <= LARGEST_BLOCK and products <= LARGEST_BLOCK
 
 
 def own_start(caller: str, problem: Problem) -> Array:

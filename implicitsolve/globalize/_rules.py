@@ -76,7 +76,7 @@ def has_search_failed(attempts: Any, linear_residual: Any) -> Any:
 
 # Acceptance, and how long a Jacobian is kept
 
-SUFFICIENT_DECREASE = 1e-4  # Dennis and Schnabel (1996), section 6.3
+SUFFICIENT_DECREASE = 1e-4  # of what a model predicts for ||F||, or its square: Dennis and Schnabel (1996), section 6.3
 STALE_DECREASE = 0.9  # of ||F||: a step with a stale Jacobian that brings less is rejected, it may lead astray
 DIGITS = 1.5  # decimal digits of ||F|| that a new Jacobian is expected to bring
 MAX_AGE = 20  # steps with one factorization: each update costs a vector and two passes over it
@@ -105,8 +105,7 @@ def is_fast(rate: Any, previous: Any, slowest: float) -> Any:
 # Trust regions
 
 FIRST_RADIUS = 100.0  # over ||x0||, at most: MINPACK's
-ACCEPTED = 1e-4  # actual over predicted reduction of ||F||^2, from which on a step is accepted,
-GOOD = 0.2  # ... and from which on the next may be longer; below it has to be shorter
+GOOD = 0.2  # actual over predicted reduction of ||F||^2, from which on the next step may be longer; else it is shorter
 IDLE = 1e-3  # reduction of ||F||^2 that is next to nothing
 
 

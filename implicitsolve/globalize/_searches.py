@@ -23,7 +23,7 @@ from implicitsolve._arrays.host import from_host, gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps, near_reciprocals
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.globalize._line_search import Backtracking, LineSearch, SearchResult, SearchStart, squared_ratio
-from implicitsolve.globalize._rules import ACCEPTED, SUFFICIENT_DECREASE, first_radius, next_radius, part_of_leg
+from implicitsolve.globalize._rules import SUFFICIENT_DECREASE, first_radius, next_radius, part_of_leg
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov import GMRES
 from implicitsolve.krylov._descent import Descent
@@ -184,7 +184,7 @@ class Dogleg(LineSearch):
             with np.errstate(all="ignore"):
                 ratio = (1 - squared_ratio(new_norms, norms[rows])) / gain
                 ratio = np.where(np.isfinite(new_norms), ratio, -np.inf)
-                accepted = ratio >= ACCEPTED
+                accepted = ratio >= SUFFICIENT_DECREASE
                 found.length[rows] = np.where(length < size[rows], length / size[rows], 1.0)
             scatter(found.x, rows, new_x)
             scatter(found.F, rows, new_F)

@@ -19,6 +19,7 @@ from implicitsolve.nonlinear._approximate_jacobian import BY_SHIFTS, DEAR, appro
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._blocks import IndependentBlocks
 from implicitsolve.nonlinear._causal import Substitution
+from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._dense_newton import DenseNewton
 from implicitsolve.nonlinear._halved import Halved
 from implicitsolve.nonlinear._homotopy import Homotopy
@@ -48,7 +49,6 @@ STEP = 2000  # entries of J with which solves by Newton's method take as much ti
 AT_ONCE, MOST_STEPS = 10, 40  # such steps up to which Newton's method comes first, and above which it is not tried
 FARTHER = 4.0  # than from x0 to a stationary point; twice as far solves as many cubics
 MOST_BY_PATTERN = 500  # unknowns up to which a dense J is assembled by the colors of a pattern
-MOST_DENSE = 20  # unknowns up to which a dense J comes first: with more, Krylov methods take fewer evaluations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
     is_bounded = evaluator.box is not None
     rest = _stages(Logarithmic(method=Auto(), takes_all=False)) if is_bounded and Logarithmic.suits(context, x0) else []
     first = [Stage(method=DenseNewton(projected=True), when=UNITS)] if is_bounded and is_dense else []
-    if is_dense and evaluator.size <= MOST_DENSE:
+    if is_dense and evaluator.size <= MOST_UNKNOWNS:
         # For a single equation equilibration changes nothing.
         others = [Stage(method=FartherStart(), continues=ANY)] if evaluator.size == 1 else LAST_DENSE
         return [*first, *FIRST_DENSE, *rest, *others, *LAST]

@@ -8,12 +8,12 @@ import numpy as np
 
 from implicitsolve._record import Tally
 from implicitsolve._typing import HostArray, Indices
+from implicitsolve.globalize._rules import HALVED, has_halved
 from implicitsolve.nonlinear._state import LoopState, Solution
 from implicitsolve.precondition._lagged import UNLIMITED
 
 EVALUATIONS, STEPS = 480, 12  # without progress; and so many assemblies, or as many times the root of N
 FIRST_SHARE = 0.5  # of the budget, for the first of several attempts
-PROGRESS = 0.5  # part of the least norm of F so far, below which a step is progress
 
 
 def evaluations_without_progress(unknowns: int, assembly: int = 0) -> int:
@@ -79,8 +79,8 @@ class Budget:
             cost = (cost + self.assembly * details.get("factorized", 0)) / self.whole
             norms = np.stack([state.measure, state.norms])
             last = np.where(np.isnan(self.norms[:, rows]), [state.best_measure, state.start_norms], self.norms[:, rows])
-            is_progress = (norms < PROGRESS * last).any(axis=0)
-            self.before[rows[state.measure < PROGRESS * self.least[rows]]] = 0
+            is_progress = has_halved(norms, last).any(axis=0)
+            self.before[rows[has_halved(state.measure, self.least[rows])]] = 0
             self.charged[rows] = np.where(is_progress, self.before[rows], self.charged[rows] + cost)
             self.norms[:, rows] = np.where(is_progress, np.fmin(norms, last), last)
 
@@ -92,9 +92,9 @@ class Budget:
         last = self.norms[:, 0].tolist()
         if math.isnan(last[0]):
             self.norms[:, 0] = last = [best, start]
-        if measure < PROGRESS * self.least[0]:
+        if measure < HALVED * self.least[0]:
             self.before[0] = 0
-        if measure < PROGRESS * last[0] or norm < PROGRESS * last[1]:
+        if measure < HALVED * last[0] or norm < HALVED * last[1]:
             self.charged[0] = self.before[0]
             self.norms[:, 0] = min(measure, last[0]), min(norm, last[1])
         else:

@@ -28,7 +28,7 @@ from implicitsolve.nonlinear._state import Solution, is_rounding
 from implicitsolve.status import Status
 from implicitsolve.structure import BlockBanded
 
-MOST_UNKNOWNS = 20  # for which J is worth its evaluations
+MOST_UNKNOWNS = 20  # for which a dense J is worth its evaluations: with more, Krylov methods take fewer
 LARGER = 2.0  # ... where x, or F, is so many times as large as at x0
 CONTRACTED = 0.25  # part of a correction that the next one by the same J may have
 SLIGHT = 1e-3  # part of F that is left, by rounding alone, of equations that were solved from the start

@@ -20,16 +20,15 @@ from implicitsolve.linearize._difference_product import Box
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, Lengths, scales, units_of
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
+from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._convergence import RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._dense_matrices import central_differences, is_singular, solve_each, times
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._offered_jacobians import assembler_of
-from implicitsolve.nonlinear._one_dense_system import GROWN, IDLE_STEPS, NEW_BEST, PATIENCE
+from implicitsolve.nonlinear._one_dense_system import IDLE_STEPS, NEW_BEST, PATIENCE
 from implicitsolve.nonlinear._state import LoopState, Solution, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.structure import BlockBanded
-
-MOST_CENTRAL = 20  # unknowns up to which J of equilibrated equations comes from central differences
 
 
 @dataclass
@@ -106,7 +105,7 @@ class DenseLoop(IterationLoop[DenseState]):
             if self.scale is None:
                 state.is_exact &= fresh
             reduction, ratio = self._test(trial, found, norms / trial.norms, rows)
-            found.accepted[rows] = ratio >= rules.ACCEPTED
+            found.accepted[rows] = ratio >= rules.SUFFICIENT_DECREASE
             is_outdated = self._learn(trial, found, rows, ratio, norms)
             idle = self._idle(trial, rows, reduction, ratio)
             state.idle = _at_places(rows, idle, state.idle)
@@ -245,7 +244,7 @@ class DenseLoop(IterationLoop[DenseState]):
         if self.scale is None:
             return np.where(is_idle, idle + 1, 0)
         is_short = (ratio >= rules.GOOD) & (trial.size[rows] < trial.newton_size[rows])
-        return np.where(is_idle & ~is_short, idle + (ratio >= rules.ACCEPTED), 0)
+        return np.where(is_idle & ~is_short, idle + (ratio >= rules.SUFFICIENT_DECREASE), 0)
 
     def _learn(self, trial: Trial, found: SearchResult, rows: Indices, ratio: HostArray, norms: HostArray) -> HostArray:
         """Change J and the trust regions by what came of the steps; return where J has to be assembled again."""
@@ -256,7 +255,7 @@ class DenseLoop(IterationLoop[DenseState]):
             return found.accepted.copy()
         self._correct(trial, found)
         state.poor = _at_places(rows, np.where(ratio >= rules.GOOD, 0, state.poor[rows] + 1), state.poor)
-        return (state.poor > 1) | (found.accepted & (norms > GROWN * trial.norms))
+        return (state.poor > 1) | (found.accepted & (norms > trial.norms))
 
     def _correct(self, trial: Trial, found: SearchResult) -> None:
         """Broyden's update of J by what the step changed, accepted or not."""
@@ -274,7 +273,8 @@ class DenseLoop(IterationLoop[DenseState]):
 
     def _assemble(self, rows: Indices) -> None:
         """Assemble J of some systems, and again where the lengths of differences were wrong guesses."""
-        if self.method.equilibrated and not self.evaluator.has_exact_products and self.evaluator.size <= MOST_CENTRAL:
+        is_small = self.evaluator.size <= MOST_UNKNOWNS
+        if self.method.equilibrated and is_small and not self.evaluator.has_exact_products:
             part, x, _ = self._part(rows)
             self.state.is_exact[rows] = True
             self.state.J[rows] = central_differences(part, x)

@@ -8,8 +8,6 @@ from implicitsolve._arrays.namespace import eps, near_reciprocals, numpy_namespa
 from implicitsolve._typing import HostArray
 from implicitsolve.linearize._evaluator import Evaluator
 
-LEAST_ENTRY = 1e-3  # of the largest |x|: what the length of a central difference is relative to, at least
-
 
 def solve_each(J: HostArray, F: HostArray) -> HostArray:
     """J^-1 F for each system; the shortest least-squares solution where J is singular."""
@@ -42,9 +40,9 @@ def is_singular(J: HostArray) -> HostArray:
 
 
 def central_differences(part: Evaluator, x: HostArray) -> HostArray:
-    typical = np.abs(x).max(axis=1, keepdims=True)
-    typical = np.maximum(np.abs(x), LEAST_ENTRY * np.where(typical > 0, typical, 1.0))
-    h, J = eps(numpy_namespace, x.dtype) ** (1 / 3) * typical, np.empty((*x.shape, x.shape[1]), dtype=x.dtype)
+    part_of_size, size = eps(numpy_namespace, x.dtype) ** (1 / 3), np.abs(x).max(axis=1, keepdims=True)
+    h = part_of_size * np.maximum(np.abs(x), part_of_size * np.where(size > 0, size, 1.0))
+    J = np.empty((*x.shape, x.shape[1]), dtype=x.dtype)
     for j in range(x.shape[1]):
         step = np.zeros_like(x)
         step[:, j] = h[:, j]

@@ -9,10 +9,10 @@ import numpy as np
 
 from implicitsolve._typing import Array, Indices
 from implicitsolve.nonlinear._dense_loop import DenseLoop
+from implicitsolve.nonlinear._offered_jacobians import LARGEST_DENSE
 from implicitsolve.nonlinear._one_dense_system import OneDenseSystem
 from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext
 
-MOST_UNKNOWNS = 100  # of a system
 MOST_ENTRIES = 2**25  # of the Jacobians of a batch
 
 
@@ -55,7 +55,7 @@ class DenseNewton(NonlinearMethod):
         return "DenseNewton" + ", equilibrated" * self.equilibrated + ", projected" * self.projected
 
     @staticmethod
-    def suits(context: SolveContext, x0: Array, most: int = MOST_UNKNOWNS) -> bool:
+    def suits(context: SolveContext, x0: Array, most: int = LARGEST_DENSE) -> bool:
         """Whether the method applies: few unknowns, as real NumPy numbers, in one solve."""
         evaluator = context.evaluator
         is_plain = type(x0) is np.ndarray and x0.dtype.char in "fd" and context.scheduler is None

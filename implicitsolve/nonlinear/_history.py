@@ -11,13 +11,14 @@ import numpy as np
 from implicitsolve._arrays.host import clear, empty_vectors, from_host, gather, to_host
 from implicitsolve._arrays.namespace import array_namespace, is_complex
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.globalize._rules import HALVED
 from implicitsolve.kernels._vectors import vectors_like
+from implicitsolve.krylov._arnoldi import FIRST_COLUMNS
 from implicitsolve.krylov._recycling import room_of
 
-FIRST_COLUMNS = 16  # room at first; it doubles as it fills
 RENEWALS = np.asarray([8, 32, 128])  # ages at which M is built anew, and counted from when a system goes back
 ROUNDING = 100  # units of roundoff below which a pivot of the small problem is noise
-IDLE, FALLEN, PREDICTED = 5, 0.9, 0.5  # steps in which ||F|| must fall so far, if mixtures predict that each halves it
+IDLE, FALLEN = 5, 0.9  # steps in which ||F|| must fall so far, if mixtures predict that each halves it
 PLAIN = 10  # binary orders of magnitude from 1 within which ||F|| needs no scaling before it is squared
 
 
@@ -39,7 +40,7 @@ def has_fallen(norms: Any, mark: Any) -> Any:
 
 def is_misled(idle: Any, promised: Any) -> Any:
     """Whether ||F|| has not fallen in so many steps, though the mixtures promised it; `promised` is their sum."""
-    return (idle >= IDLE) & (promised < PREDICTED * idle)
+    return (idle >= IDLE) & (promised < HALVED * idle)
 
 
 class History:

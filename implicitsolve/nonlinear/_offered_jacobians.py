@@ -18,7 +18,7 @@ from implicitsolve.operators._convert import is_cupy_sparse
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure._sparse import Sparse, compressed
 
-LARGEST_DENSE = 100  # unknowns up to which the factors of a dense matrix cost less than the products in their place
+LARGEST_DENSE = 100  # unknowns up to which dense factors cost less than the products in their place
 
 
 class OfferedJacobians(JacobianAssembler):

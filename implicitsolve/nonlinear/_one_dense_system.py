@@ -14,10 +14,10 @@ from scipy.linalg import lapack
 from implicitsolve._arrays.namespace import near_reciprocals
 from implicitsolve._typing import HostArray
 from implicitsolve.globalize._rules import (
-    ACCEPTED,
     GOOD,
     IDLE,
     MOST_GROWTH,
+    SUFFICIENT_DECREASE,
     first_radius,
     has_halved,
     has_natural_decrease,
@@ -37,9 +37,8 @@ from implicitsolve.nonlinear._one_system import FACTORED, NO_STEP, REUSED, OneIn
 from implicitsolve.nonlinear._state import Solution, SolveContext
 from implicitsolve.structure import BlockBanded
 
-GROWN = 1.1  # growth of ||F|| by an accepted step after which J is assembled again
-IDLE_STEPS = 10  # idle steps after which a system has stagnated
 NEW_BEST, PATIENCE = 0.1, 40  # steps in which ||F|| must fall to a tenth: Watson's of nine variables takes 31
+IDLE_STEPS = 10  # idle steps after which a system has stagnated
 GETRF = {"f": lapack.sgetrf, "d": lapack.dgetrf}
 GETRS = {"f": lapack.sgetrs, "d": lapack.dgetrs}
 
@@ -164,11 +163,11 @@ class OneDenseSystem(OneInvertedSystem):
         """Whether a step is accepted; change J and the trust region by what came of it."""
         size = newton_size if model is None else self._norm(step)
         reduction, ratio = self._test(F, norm, model, size, newton_size)
-        is_accepted = ratio >= ACCEPTED
+        is_accepted = ratio >= SUFFICIENT_DECREASE
         self.radius = next_radius(self.radius, size, ratio)
         self.idle = self.idle + 1 if reduction < IDLE else 0
         self.poor = 0 if ratio >= GOOD else self.poor + 1
-        self.is_stale = self.poor > 1 or (is_accepted and norm > GROWN * self.norm)
+        self.is_stale = self.poor > 1 or (is_accepted and norm > self.norm)
         self.poor = 0 if self.is_stale else self.poor
         self._correct(F, norm, step, size, model)
         return is_accepted

@@ -10,7 +10,7 @@ import implicitsolve as ims
 from implicitsolve import BlockBanded, BlockBandedMatrix, Problem
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.problem import MOST_PRODUCTS
+from implicitsolve.problem import LARGEST_BLOCK
 from implicitsolve.structure._block_banded import coloring
 from tests.linearize.coupled import SOURCES, Coupled, assembled, assembler, layouts
 
@@ -282,7 +282,7 @@ def test_cost_and_preference():
     assert assembler(BlockBanded(1, 1, 2), 2).cost == 4
     assert assembler(BlockBanded(1, 1, 2, periodic=True), 5).cost == 10
     assert assembler(BlockBanded(1, 1, 2), 10, blocks=lambda x: x).cost == 1
-    k = MOST_PRODUCTS // 3
+    k = LARGEST_BLOCK // 3
     assert assembler(BlockBanded(1, 1, k), 10).favors_direct
     assert not assembler(BlockBanded(1, 1, k + 1), 10).favors_direct
     assert assembler(BlockBanded(1, 1, 64), 10, blocks=lambda x: x).favors_direct
