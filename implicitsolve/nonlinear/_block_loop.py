@@ -15,7 +15,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult, SearchStart
 from implicitsolve.globalize._rules import MAX_AGE, has_halved, is_fast, largest_ratio, slowest_rate
 from implicitsolve.globalize._searches import kept_part
-from implicitsolve.kernels._norms import Norms, norm_max
+from implicitsolve.kernels._norms import Norms, norm2, norm_max
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, Lengths, component_sizes, known_scales, units_of
@@ -32,6 +32,7 @@ from implicitsolve.nonlinear._state import (
     is_rounding,
 )
 from implicitsolve.operators import LinearOperator
+from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._lagged import BatchedInverse
 
 FAR = 1e6  # times the change that J predicts between neighbouring numbers: an F above it is no rounding error
@@ -62,6 +63,14 @@ def component_count(evaluator: Evaluator) -> int:
 def is_shown(x: Array, components: int) -> bool:
     """Whether the units of these components of x (b, N) are read from J: not where that is large."""
     return isinstance(x, np.ndarray) and components > 1 and x.shape[1] <= MOST_UNKNOWNS
+
+
+def note_sensitivity(assembler: JacobianAssembler, rows: Indices, J: LinearOperator, x: Array) -> None:
+    """Note how much F changes with x (b, N), where a sparse J shows it."""
+    if isinstance(J, SparseMatrix) and isinstance(x, np.ndarray):
+        with np.errstate(all="ignore"):
+            sizes = SparseMatrix(np.abs(J.flat_data), J.structure)
+            assembler.sensitivity[rows] = norm2(sizes.matvec(np.abs(x)))
 
 
 class BlockLoop(IterationLoop[BlockState]):
@@ -213,6 +222,7 @@ class BlockLoop(IterationLoop[BlockState]):
 
     def _jacobian_of(self, part: Evaluator, x: Array, F: Array) -> LinearOperator:
         J = self.assembler.assemble(part, x, F)
+        note_sensitivity(self.assembler, part.rows, J, x)
         return J if self.shift is None else self.shift(part.rows, J, x, F)
 
     def _search(self, found: SearchResult, direction: Array, fresh: HostArray) -> SearchResult:

@@ -21,7 +21,7 @@ from implicitsolve.linearize._difference_steps import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.nonlinear._accuracy import Lengths, component_sizes, known_scales, sparse_units, units_of
-from implicitsolve.nonlinear._block_loop import FAR, BlockLoop, component_count, is_shown
+from implicitsolve.nonlinear._block_loop import FAR, BlockLoop, component_count, is_shown, note_sensitivity
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES, WholeSteps
 from implicitsolve.nonlinear._convergence import (
     CONVERGED,
@@ -201,6 +201,7 @@ class OneFactoredSystem(OneInvertedSystem):
                 self.assembler.units = self.units
                 if known is None and self.units is not None:  # in these units lengths of differences may be others
                     J = self.assembler.assemble(self.evaluator, self.x[None], self.F[None])
+            note_sensitivity(self.assembler, ROW, J, self.x[None])
             return self.factor.factor(J)
         structure = differences.structure
         self._note_units(blocks)

@@ -428,3 +428,10 @@ def test_shocks_by_upwind_differences(n, viscosity):
     result = ims.root(burgers, np.linspace(1, -1, n))
     assert result.success
     assert result.counts.residuals <= 150
+
+
+def test_a_rejected_step_cost_an_evaluation_more_to_see_that_f_is_no_rounding():
+    """Overpotentials of a battery, whose first whole steps are far too long, took 38 residuals."""
+    A = scipy.sparse.diags_array([-1.0, 3.0, -1.0], offsets=[-1, 0, 1], shape=(60, 60)).tocsc()
+    cell = ims.Problem(lambda x: A @ np.sinh(x) - 300, jac=lambda x: A @ scipy.sparse.diags_array(np.cosh(x)))
+    assert ims.root(cell, np.zeros(60)).counts.residuals <= 32
