@@ -73,7 +73,8 @@ def refute(solution: Solution) -> None:
     rows = rows[~may_be_root(solution.norm[rows], solution.first_norm[rows], np.inf, 0.0, unit)]
     if rows.size:
         x, start = gather(solution.x, rows), gather(solution.start, rows)
-        moved, size = norm2(x - start), np.maximum(norm2(x), norm2(start))
+        with np.errstate(all="ignore"):
+            moved, size = norm2(x - start), np.maximum(norm2(x), norm2(start))
         first = solution.first_norm[rows]
         is_root = may_be_root(solution.norm[rows], first, moved, size, unit)
         solution.status[rows[~is_root]] = Status.STAGNATED

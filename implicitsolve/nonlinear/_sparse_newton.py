@@ -195,14 +195,16 @@ def in_short_and_whole_steps(method: Any, when: Condition = ANY) -> list[Stage]:
     """The stages of Newton's method: after the first short step by whole ones from x0, and from there if these fail.
 
     Where F has kinks, as contact and changes of phase have, a search along the direction stops at the next one, and
-    whole steps end where all pieces of F are the right ones, though ||F|| may grow on the way.
+    whole steps end where all pieces of F are the right ones, though ||F|| may grow on the way. A caller's own search is
+    the only one.
     """
-    whole = Stage(method=replace(method, line_search=FullStep()), when=when, until=LONGER)
-    return [
+    first, rest = (
         Stage(method=method, when=when, until=SHORT, continues=ANY),
-        whole,
         Stage(method=method, when=when, continues=ANY),
-    ]
+    )
+    if not isinstance(method.line_search, Backtracking):
+        return [rest]
+    return [first, Stage(method=replace(method, line_search=FullStep()), when=when, until=LONGER), rest]
 
 
 def _overtaken(context: SolveContext) -> Callable[[Standing], bool]:

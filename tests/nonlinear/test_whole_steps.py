@@ -61,3 +61,11 @@ def test_systems_of_a_batch_do_not_end_their_neighbours_attempt():
     both = root(Problem(of_both, structure=ims.BlockBanded(1, 1), batch_ndim=1), np.stack([x0, easy]))
     alone = root(Problem(of_both, structure=ims.BlockBanded(1, 1), batch_ndim=1), easy[None])
     np.testing.assert_allclose(both.x[1], alone.x[0], rtol=1e-7)
+
+
+@pytest.mark.parametrize("search", [ims.FullStep(), ims.Dogleg()], ids=["whole", "dogleg"])
+def test_a_callers_search_is_the_only_one(search):
+    F, x0 = string_above_a_floor(100, 100.0)
+    names = ims.plan(F, x0, method=ims.SparseNewton(line_search=search)).names
+    assert names.count(f"SparseNewton with {type(search).__name__}") == 1
+    assert not any("FullStep" in name for name in names if not isinstance(search, ims.FullStep))
