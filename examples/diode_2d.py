@@ -113,6 +113,11 @@ class Diode:
 
     def equations(self, u: Any, voltage: float) -> Any:
         """F(u): charge, electrons and holes missing in each volume, and the potentials at the contacts."""
+        with np.errstate(over="ignore", invalid="ignore"):  # where a step leads too far, which F tells
+            return self.balances(u, voltage)
+
+    def balances(self, u: Any, voltage: float) -> Any:
+        """The same, with warnings."""
         n, p = np.exp(u[0] - u[1]), np.exp(u[2] - u[0])
         lost = CHARGE * INTRINSIC / LIFETIME * (n * p - 1) / (n + p + 2) * self.area
         electrons, holes = -lost / MOBILITY_N, lost / MOBILITY_P

@@ -112,10 +112,11 @@ class NonlinearStop(ChecksKeywords):
     last Newton step was at most 1e-5 of it and J is regular; its error is derived from that step. A system is not
     accepted where F vanishes only as x moves on by steps that do not become shorter (`Status.AT_INFINITY`), nor where
     it has moved by more than half of its size and the norm of F is above eps^(1/4) of that at x0: where J is singular,
-    F at a large x may be rounding error of terms that cancel. Far from x0, where F may vanish since it is flat, the
-    inverse H of J at hand has to agree with F: with t = eps^(1/4), ``abs(H @ (F((1 + t) * x) - F(x)) - t * x) <= t *
-    abs(x) / 2``, which takes an evaluation. If not, J is assembled. J may change along a step that is longer than 1 %
-    of an unknown: the estimate is then multiplied by the fourth power of the ratio of its length to that.
+    F at a large x may be rounding error. Then F has to change from x to (1 + t) x, with t = eps^(1/4), by more than 100
+    times its norm, which takes an evaluation. Far from x0, where F may vanish since it is flat, the inverse H of J at
+    hand has to agree with F: with this t, ``abs(H @ (F((1 + t) * x) - F(x)) - t * x) <= t * abs(x) / 2``, which takes
+    an evaluation. If not, J is assembled. J may change along a step that is longer than 1 % of an unknown: the estimate
+    is then multiplied by the fourth power of the ratio of its length to that.
 
     Systems that still run at a limit end as EVALUATION_LIMIT or TIME_LIMIT, at the best of their points.
 

@@ -14,6 +14,11 @@ VECTORS = 16  # like x that a solve holds at most, about, and frees at its end
 LARGEST_FREED = 2**25 - 2**16  # bytes: glibc does not adapt to larger blocks
 
 
+def index_dtype(largest: int) -> type[np.signedinteger[Any]]:
+    """The smaller dtype of indices up to that number."""
+    return np.int32 if largest < np.iinfo(np.int32).max else np.int64
+
+
 def to_host(x: Array) -> HostArray:
     """Copy a short array to NumPy. On a GPU each call is one transfer, and synchronizes with the device."""
     if isinstance(x, np.ndarray):

@@ -16,6 +16,7 @@ from implicitsolve.globalize._rules import SUFFICIENT_DECREASE, may_be_root
 from implicitsolve.jax._exchange import is_traced
 from implicitsolve.jax._solves import Function, Nonlinear, Settings, implicit_solution, solution_map
 from implicitsolve.nonlinear._accuracy import CONFIRMED, Progress, plain_scales, scales, units_of
+from implicitsolve.nonlinear._certificate import VISIBLE
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 
@@ -163,7 +164,8 @@ class Newton:
         if self.stop.judges_x and not self.stop.judges_F:
             size = jnp.maximum(jnp.linalg.norm(found["x"]), jnp.linalg.norm(found["start"]))
             moved = jnp.linalg.norm(found["x"] - found["start"])
-            is_held &= may_be_root(found["norm"], found["start_norm"], moved, size, unit)
+            is_determined = VISIBLE * found["norm"] <= unit**0.25 * jnp.linalg.norm(J @ found["x"])
+            is_held &= is_determined | may_be_root(found["norm"], found["start_norm"], moved, size, unit)
         status = jnp.where(is_held, CONVERGED, jnp.where(is_accepted, RUNNING, STAGNATED))
         counts = {"iterations": state["iterations"] + 1, "residuals": state["residuals"] + 1 + halvings + is_far}
         return found | counts | {"status": status.astype(jnp.int32)}

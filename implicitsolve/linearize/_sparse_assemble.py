@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse
 
-from implicitsolve._arrays.host import from_host, to_host
+from implicitsolve._arrays.host import from_host, index_dtype, to_host
 from implicitsolve._arrays.namespace import array_namespace, device, eps
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._norms import norm2
@@ -78,7 +77,7 @@ class SparseAssembler:
         known[place] = True
         unknown = ~known.reshape(coloring.count, n)
         unknown[:, coloring.full_rows] = False
-        small = scipy.sparse.get_index_dtype(maxval=unknown.size)
+        small = index_dtype(unknown.size)
         self._on_host = Places(colors, columns.astype(small), place.astype(small), unknown)
         self._sent: dict[str, Places] = {}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -32,6 +32,7 @@ MOST_UNKNOWNS = 20  # for which a dense J is worth its evaluations: with more, K
 LARGER = 2.0  # ... where x, or F, is so many times as large as at x0
 CONTRACTED = 0.25  # part of a correction that the next one by the same J may have
 SLIGHT = 1e-3  # part of F that is left, by rounding alone, of equations that were solved from the start
+VISIBLE = 100.0  # times F(x), which may be the smallest of many rounding errors
 MISSED = 0.1  # part of F that J does not reach, above which F has no root near x
 
 
@@ -66,19 +67,30 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
     _note_errors(evaluator, solution, rows[is_open], points, limit)
 
 
-def refute(solution: Solution) -> None:
-    """Take no x for a root that is far from x0 and where F is not small: see `may_be_root`."""
+def refute(evaluator: Evaluator, solution: Solution) -> None:
+    """Take no x for a root that is far from x0 and where F is not small: see `may_be_root` and `is_determined`."""
     rows = np.flatnonzero((solution.status == Status.CONVERGED) & (solution.norm > 0))
-    unit = eps(array_namespace(solution.x), solution.x.dtype)
-    rows = rows[~may_be_root(solution.norm[rows], solution.first_norm[rows], np.inf, 0.0, unit)]
+    unit, first = eps(array_namespace(solution.x), solution.x.dtype), solution.first_norm
+    rows = rows[~may_be_root(solution.norm[rows], first[rows], np.inf, 0.0, unit)]
+    if not rows.size or evaluator.tally.is_spent():
+        return
+    x, start = gather(solution.x, rows), gather(solution.start, rows)
+    with np.errstate(all="ignore"):
+        moved, size = norm2(x - start), np.maximum(norm2(x), norm2(start))
+    rows = rows[~may_be_root(solution.norm[rows], first[rows], moved, size, unit)]
     if rows.size:
-        x, start = gather(solution.x, rows), gather(solution.start, rows)
-        with np.errstate(all="ignore"):
-            moved, size = norm2(x - start), np.maximum(norm2(x), norm2(start))
-        first = solution.first_norm[rows]
-        is_root = may_be_root(solution.norm[rows], first, moved, size, unit)
-        solution.status[rows[~is_root]] = Status.STAGNATED
-        solution.target[rows[~is_root]] = unit**0.25 * first[~is_root]
+        x, F, part = gather(solution.x, rows), gather(solution.F, rows), evaluator.take(rows, solution.x)
+        rows = rows[~is_determined(lambda y: part.residual(y, keep=False), x, F, unit)]
+        solution.status[rows], solution.target[rows] = Status.STAGNATED, unit**0.25 * first[rows]
+
+
+def is_determined(residual: Callable[[Array], Array], x: Array, F: Array, unit: float) -> HostArray:
+    """Whether F(x) is small beside the terms that cancel in it: beside the change from x (b, N) to (1 + t) x.
+
+    Along a null vector F changes by rounding errors alone. An evaluation.
+    """
+    with np.errstate(all="ignore"):
+        return ~(norm2(residual(x + unit**0.25 * x) - F) <= VISIBLE * norm2(F))
 
 
 def _note_errors(

@@ -156,7 +156,7 @@ def _solution(solver: NonlinearMethod, context: SolveContext, x0: Array) -> Solu
     except CoarseResidualError:
         return None
     if context.stop.judges_x and not context.stop.judges_F:
-        refute(solution)
+        refute(evaluator, solution)
     may_be_coarse = evaluator.reports_coarse and evaluator.tally.ended is None
     return None if may_be_coarse and _has_failed_in_single(evaluator, solution) else solution
 

@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse
 from scipy.linalg import blas
 
+from implicitsolve._arrays.host import index_dtype
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._cudss import CuDSSPlan
 from implicitsolve.direct._sparse_lu import FillEstimate, SparseLU, SparsePlan
@@ -116,7 +117,7 @@ def diagonals(structure: Sparse) -> tuple[HostArray, HostArray] | None:
     if structure.nnz < LEAST_FULL * offsets.size * n:
         return None
     used[offsets] = np.arange(offsets.size) * n
-    places = (used[of_entries] + structure.columns).astype(scipy.sparse.get_index_dtype(maxval=offsets.size * n))
+    places = (used[of_entries] + structure.columns).astype(index_dtype(offsets.size * n))
     return np.where(offsets < n, offsets, offsets - 2 * n), places
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._arrays.host import to_host
+from implicitsolve._arrays.host import index_dtype, to_host
 from implicitsolve._arrays.namespace import array_namespace, is_complex
 from implicitsolve._typing import Array, ArrayT, HostArray
 from implicitsolve.stopping import check_choice
@@ -109,7 +109,7 @@ def _block_diagonal_sparse(blocks: HostArray, lower: int, periodic: bool) -> Any
         if 2 * np.count_nonzero(used) < width:
             data, offsets = data[:, :, used], offsets[used]
     width, rows = offsets.size, data.shape[0] * length
-    index = np.int32 if rows * width * k < np.iinfo(np.int32).max else np.int64
+    index = index_dtype(rows * width * k)
     starts = length * np.arange(data.shape[0], dtype=index)[:, None]
     columns = np.empty((data.shape[0], length, width), dtype=index)
     for j, offset in enumerate(offsets):
