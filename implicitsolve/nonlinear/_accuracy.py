@@ -99,11 +99,41 @@ def scales(units: Array, x: Array, before: Array, reference: Array, xp: Any = np
     return xp.maximum(xp.maximum(own, near_zero), NEGLIGIBLE * reference)
 
 
-def far_part(start: Array, x: Array, scale: Array) -> Array:
-    """x (b, N) in the unknowns so far from where a solve, or a step, began that J has to be confirmed there, else 0."""
+def neglects(
+    evaluator: Evaluator, x: Array, F: Array, inverse: Callable[[Array], Array], correction: Array, reference: Array
+) -> HostArray:
+    """Where unknowns that `scales` take for zero are in error by more than rounding of F tells; one evaluation.
+
+    `correction` (b, N) is what the inverse predicts at x, `reference` the larger of x0 and the first step.
+    """
+    xp = array_namespace(x)
     with np.errstate(all="ignore"):
-        moved = abs(x - start)
-        return x * ((moved > abs(start)) & (moved > 0.5 * scale))
+        limit = LIMITED * xp.maximum(abs(x), reference)
+        if not xp.any(abs(correction) > limit):
+            return np.zeros(x.shape[0], dtype=bool)
+        exact = xp.where(abs(F) > 2 * abs(neighbor(evaluator, x) - F), F, 0.0)
+        return to_host(xp.any((abs(correction) > limit) & (abs(inverse(exact)) > limit), axis=1))
+
+
+def neighbor(evaluator: Evaluator, x: Array) -> Array:
+    """F where every unknown is a neighbour of that of x."""
+    xp = evaluator.xp
+    sign = xp.asarray(1 - 2 * (np.arange(x.shape[1]) % 2), dtype=x.dtype, device=x.device)
+    return evaluator.residual(x * (1 + eps(xp, x.dtype) * sign), keep=False)
+
+
+def far_part(start: Array, before: Array, x: Array, scale: Array) -> Array:
+    """x (b, N) in the unknowns so far from where J was assembled, or a step began, that it is doubtful, else 0."""
+    with np.errstate(all="ignore"):
+        moved, step = abs(x - start), abs(x - before)
+        return x * ((moved > abs(start)) & (moved > 0.5 * scale) | (step > scale))
+
+
+def is_wide(h: Array, x: Array) -> Array:
+    """In which unknowns of x (b, N) a difference of length h reaches so far that it tells nothing of J at x."""
+    xp = array_namespace(x)
+    largest = xp.max(xp.abs(x), axis=1, keepdims=True)
+    return xp.abs(h) > xp.maximum(0.5 * xp.abs(x), LONG * largest)
 
 
 def agrees(
@@ -114,27 +144,33 @@ def agrees(
     scale: Array,
     far: Array,
     unseen: Callable[[Array], Array] | None = None,
+    *,
+    is_strict: bool = False,
 ) -> HostArray:
     """Where F changes from x (b, N) to (1 + t) x by what an inverse of J predicts, or to x + t `far`.
 
     Curvature in a large unknown may hide what a small one does, if both change. Where F is not finite at one end, the
-    other one, (1 - t) x, decides. At most three evaluations.
+    other one, (1 - t) x, decides. `is_strict`: unknowns that have gone far are judged alone, by their own sizes. At
+    most three evaluations.
     """
     xp = array_namespace(x)
     part = eps(xp, x.dtype) ** 0.25  # t: rounding of differences may be multiplied by a large J^-1
     has_agreed = np.zeros(x.shape[0], dtype=bool)
-    directions = [x, far] if xp.any(far != 0) and xp.any(far != x) else [x]
+    first, missed = xp.where(xp.any(far != 0, axis=1)[:, None], far, x), CONFIRMED * scale
+    directions = [first, x] if xp.any(first != x) else [first]
+    if is_strict:  # others may be larger
+        directions, missed = [first], CONFIRMED * xp.where(far != 0, xp.maximum(abs(far), SAME * scale), scale)
     for direction in directions:
         with np.errstate(all="ignore"):
             ahead = evaluator.moved(x, part * direction)
             moved = ahead - x  # first: `residual` may change its argument
             change = evaluator.residual(ahead, keep=False) - F
             found = inverse(change) if unseen is None else inverse(change) + part * unseen(direction)
-            has_agreed |= to_host(xp.all(abs(found - moved) <= CONFIRMED * part * scale, axis=1))
+            has_agreed |= to_host(xp.all(abs(found - moved) <= part * missed, axis=1))
         if has_agreed.all():
             break
-        if direction is x and not xp.all(xp.isfinite(change)):
-            directions.append(-x)
+        if direction is first and not xp.all(xp.isfinite(change)):
+            directions.append(-first)
     return has_agreed
 
 

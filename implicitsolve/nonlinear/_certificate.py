@@ -134,7 +134,7 @@ def certified_errors(evaluator: Evaluator, x: Array, F: Array, start: Array, lim
             doubtful &= ~(np.abs(ahead / scale).max(axis=1) <= CONTRACTED * errors)
         if doubtful.any():
             is_singular |= doubtful & ~is_rounding(evaluator, *point)
-        far = far_part(start, x, scale)
+        far = far_part(start, x, x, scale)
         if far.any():  # lengths of differences may have been chosen so that F changes
             cut = unit**0.5  # of J by differences smaller singular values are errors
 
@@ -142,8 +142,10 @@ def certified_errors(evaluator: Evaluator, x: Array, F: Array, start: Array, lim
                 v = to_host(v)
                 return from_host(v - inverse(np.einsum("bij,bj->bi", J, v), cut), point[0])
 
+            is_far = (far != 0).any(axis=1)
             scale, far = (from_host(part, point[0]) for part in (scale, far))
-            is_singular |= ~agrees(evaluator, *point, lambda v: from_host(inverse(v, cut), v), scale, far, unseen)
+            has_agreed = agrees(evaluator, *point, lambda v: from_host(inverse(v, cut), v), scale, far, unseen)
+            is_singular |= is_far & ~has_agreed
     return np.where(is_singular, np.inf, errors)
 
 

@@ -163,12 +163,17 @@ class OneConvergence:
     def _confirm(self, *, always: bool) -> bool:
         """Whether the inverse holds at x: noted by evaluations where x is far from `anchor`, or `always`."""
         x, before, reference = self.x[None], self.previous_x[None], self.reference[None]  # type: ignore[index]
-        scale = component_scales(x, before, reference, self.components)
-        near = before if x.size == 1 else self.anchor[None]  # of one unknown J is a secant
-        far = far_part(near if self.norm > 0 and self.anchor is not self.x else self.solution.start, x, scale)
+        scale = component_scales(x, x, reference, self.components)
+        far = self._far(x, before, scale)
         if always or far.any():
-            self.progress.doubted = not agrees(self.evaluator, x, self.F[None], self._inverse, scale, far)[0]
+            point, is_strict = (self.evaluator, x, self.F[None], self._inverse), self.components == x.size
+            self.progress.doubted = not agrees(*point, scale, far, is_strict=is_strict)[0]
         return not self.progress.doubted
+
+    def _far(self, x: HostArray, before: HostArray, scale: HostArray) -> HostArray:
+        """x (1, N) in the unknowns where J has to be confirmed, else 0."""
+        near = before if x.size == 1 else self.anchor[None]  # of one unknown J is a secant
+        return far_part(near if self.norm > 0 and self.anchor is not self.x else self.solution.start, before, x, scale)
 
     def _is_refuted(self, is_fresh: bool) -> bool:
         """Whether J, assembled at x since an earlier one was doubted, does not hold there: then the system ends."""
@@ -299,7 +304,7 @@ class BatchConvergence:
         anchor = gather(self.solution.start, state.rows[rows])
         if before is not None and x.shape[1] == 1:  # J is a secant
             anchor = array_namespace(x).where(from_host(state.norms[rows] > 0, x)[:, None], last, anchor)
-        parts = far_part(anchor, x, scale)
+        parts = far_part(anchor, x, x, scale)
         far = np.flatnonzero(to_host(array_namespace(x).any(parts != 0, axis=1)) | always | (before is None))
         rows, scale, parts = rows[far], gather(scale, far), gather(parts, far)
         if rows.size:

@@ -27,9 +27,9 @@ from implicitsolve.globalize._rules import (
 )
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import LEAST_CHANGE, DifferenceSteps
-from implicitsolve.nonlinear._accuracy import Lengths, scales
+from implicitsolve.nonlinear._accuracy import Lengths, is_wide, neglects, scales
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
-from implicitsolve.nonlinear._convergence import RUNNING, SINGULAR, STAGNATED
+from implicitsolve.nonlinear._convergence import CONVERGED, RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._dense_matrices import solve_each
 from implicitsolve.nonlinear._loop import WHOLE
 from implicitsolve.nonlinear._offered_jacobians import assembler_of
@@ -58,6 +58,7 @@ class OneDenseSystem(OneInvertedSystem):
         self.J: HostArray = np.zeros((N, N))
         self.rows = self.columns = np.ones(N, dtype=self.dtype)  # by which they are scaled before J is factored
         self.factors: Any = None  # of J scaled so, until J changes
+        self.is_blind: HostArray = np.zeros(N, dtype=bool)  # to which unknowns J was when it was assembled
         self.steps = DifferenceSteps(1, N, self.unit**0.5)
         self.poor = self.idle = 0
         self.budget.note_assembly(N if self.offered is None else self.offered.cost)
@@ -78,7 +79,7 @@ class OneDenseSystem(OneInvertedSystem):
         traced = {"step_length": NO_STEP, "factorized": FACTORED if is_fresh else REUSED}
         x_size = self._norm(x)
         if is_fresh or not math.isfinite(self.progress.direction):
-            self._note_direction(newton_size)
+            self._note_direction()
         if not (0 < size < math.inf and (x_size < math.inf or np.isfinite(x).all())):
             self._end_without_step()
             return traced
@@ -119,9 +120,12 @@ class OneDenseSystem(OneInvertedSystem):
         if self.norm == 0:
             self._mark_converged(None)
 
-    def _note_direction(self, length: float) -> None:
-        """Note the length of Newton's step at x, relative to x."""
-        self.progress.direction = math.inf if self.is_singular else self.progress.ratio(length, self.progress.size)
+    def _note_direction(self) -> None:
+        """Note the length of Newton's step at x, relative to x, in the units of the unknowns."""
+        newton, first = self._newton(), np.abs(self.x) if self.reference is None else self.reference
+        with np.errstate(all="ignore"):
+            scale = scales(self.columns, self.x, self.x, first)
+            self.progress.direction = math.inf if self.is_singular else float(np.maximum.reduce(np.abs(newton / scale)))
 
     def _trial(self) -> tuple[HostArray, float, float, HostArray | None]:
         """The step within the trust region, its length and Newton's, and F + J s unless it is Newton's."""
@@ -144,10 +148,28 @@ class OneDenseSystem(OneInvertedSystem):
     def _lengths(self, correction: HostArray, moved: HostArray, step: float, before: float, size: float) -> Lengths:
         scale = scales(self.columns, self.x, self.previous_x, self.reference)  # type: ignore[arg-type]
         length, step = (float(np.maximum.reduce(np.abs(v / scale))) for v in (correction, moved))
-        is_last = self.judges_x and length <= self.xtol
-        if is_last and not self._confirm(always=self.is_limited and not self.is_exact):
-            self.is_stale, length = True, math.inf
+        if self.judges_x and length <= self.xtol:
+            if not self._confirm(always=self.is_limited and not self.is_exact):
+                self.is_stale, length = True, math.inf
+            elif self._neglects(correction):
+                length = math.inf
         return length, step, 1.0, 1.0
+
+    def _settle(self, limit: float) -> None:
+        super()._settle(limit)
+        if self.status == CONVERGED and self.progress.steps > 0 and self._neglects(self._newton()):
+            self.status = STAGNATED
+
+    def _neglects(self, correction: HostArray) -> bool:
+        """Whether small unknowns are in error, though x is accurate in the units at hand."""
+        first = self.reference[None]  # type: ignore[index]
+        return bool(neglects(self.evaluator, self.x[None], self.F[None], self._inverse, correction[None], first)[0])
+
+    def _far(self, x: HostArray, before: HostArray, scale: HostArray) -> HostArray:
+        far, is_lost = super()._far(x, before, scale), self.is_blind
+        if self.offered is None and not self.evaluator.has_exact_products:
+            is_lost = is_lost | is_wide(self.steps.lengths(slice(None), x[None])[0], x)
+        return np.where(is_lost & (x != self.solution.start), x, far)
 
     def _inverse(self, v: HostArray) -> HostArray:
         return self._solve(v[0])[None]
@@ -220,7 +242,7 @@ class OneDenseSystem(OneInvertedSystem):
         """Assemble J, and again where the lengths of differences were wrong guesses."""
         for _ in range(MAX_ASSEMBLIES):
             self.J, self.factors, self.predicted, self.is_exact = self._jacobian(), None, None, True
-            self.anchor = self.x
+            self.anchor, self.is_blind = self.x, ~self.J.any(axis=0)
             with np.errstate(all="ignore"):  # pivots are chosen among numbers of one size
                 self.rows = near_reciprocals(np.maximum.reduce(np.abs(self.J), axis=1))
                 self.is_mixed = np.count_nonzero(self.rows != self.rows[0]) > 0

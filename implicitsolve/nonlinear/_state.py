@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from implicitsolve._arrays.host import gather, scatter
-from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
+from implicitsolve._arrays.namespace import array_namespace, copy_array
 from implicitsolve._record import NewtonStep, Retry
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import norm2
@@ -17,7 +17,7 @@ from implicitsolve.krylov._recycling import RecycledSpace
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.monitor import Monitor, silent
-from implicitsolve.nonlinear._accuracy import BatchProgress
+from implicitsolve.nonlinear._accuracy import BatchProgress, neighbor
 from implicitsolve.nonlinear._sparse_inverse import SparseInverses
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import SystemArrays
@@ -340,8 +340,6 @@ def parts(scheduler: Scheduler | None, rows: Indices) -> list[Indices]:
 
 def is_rounding(part: Evaluator, x: Array, F: Array, share: float = ROUNDING, among: Any = 1) -> HostArray:
     """Whether F, of equations `among` all, changes by that share of its size from x to its neighbour; an evaluation."""
-    xp = part.xp
-    sign = xp.asarray(1 - 2 * (np.arange(x.shape[1]) % 2), dtype=x.dtype, device=x.device)
-    neighbour = part.residual(x * (1 + eps(xp, x.dtype) * sign), keep=False)
     with np.errstate(all="ignore"):
-        return norm2((neighbour - F) * among) >= share * norm2(F * among)
+        change = neighbor(part, x) - F
+        return norm2(change * among) >= share * norm2(F * among)
