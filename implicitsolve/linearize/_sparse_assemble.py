@@ -133,12 +133,13 @@ class SparseAssembler:
 
         The truncation error of longer differences hides that J is nearly singular, as at a shock: with eps^(1/4), 19 of
         25 shocks were solved, in 174 evaluations (geometric mean); with these, 23 in 48. Where J has shown the units of
-        the unknowns, x and lengths are in these.
+        the unknowns, x and lengths are in these. An unknown of 0 shows no size, and takes eps^(1/5) rms(x).
         """
         xp, unit = array_namespace(x), 1.0 if self.units is None else self.units
         precision, size = eps(xp, x.dtype), xp.abs(x) / unit
         rms = from_host(norm2(size)[:, None] / math.sqrt(x.shape[1]), x)
-        floor = xp.where(rms > 0, precision ** (1 / 3) * rms, xp.ones_like(rms))
+        part = xp.where(size > 0, precision ** (1 / 3), precision**0.2)
+        floor = xp.where(rms > 0, part * rms, xp.ones_like(rms))
         return max(precision**0.45, DIGITS * precision) * xp.maximum(size, floor) * unit
 
     def _members(self, x: Array, color: int) -> Array:

@@ -87,3 +87,16 @@ def test_complex_unknowns():
     x = (1.0 + 0.5j) * np.ones((1, 12))
     J = SparseAssembler(Grid(shape=(12,)).sparse).differences(lambda x: x * x, x, x * x)
     assert np.allclose(J.todense()[0], 2 * np.diag(x[0]), atol=1e-3)
+
+
+def test_angles_of_zero_beside_magnitudes_of_one_were_lost_in_rounding():
+    """A flat start of a power flow: large terms cancel in F, and differences of 5e-13 left four digits of J."""
+    n, x = 40, np.r_[np.zeros(40), np.ones(40)][None]
+    assembler = SparseAssembler(Sparse(np.tile(np.eye(n, dtype=bool), (2, 2))))
+
+    def F(x):
+        angles, sizes = x[:, :n], x[:, n:]
+        return np.hstack([1e4 * (np.sin(angles) + sizes**2 - 0.9), sizes - 1])
+
+    J = assembler.differences(F, x, F(x)).todense()[0]
+    np.testing.assert_allclose(J[:n, :n], 1e4 * np.eye(n), rtol=1e-5)
