@@ -117,7 +117,7 @@ class Diode:
             return self.balances(u, voltage)
 
     def balances(self, u: Any, voltage: float) -> Any:
-        """The same, with warnings."""
+        """Charge, electrons and holes missing in each volume, with warnings where exponentials overflow."""
         n, p = np.exp(u[0] - u[1]), np.exp(u[2] - u[0])
         lost = CHARGE * INTRINSIC / LIFETIME * (n * p - 1) / (n + p + 2) * self.area
         electrons, holes = -lost / MOBILITY_N, lost / MOBILITY_P

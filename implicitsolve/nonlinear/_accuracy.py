@@ -102,7 +102,7 @@ def scales(units: Array, x: Array, before: Array, reference: Array, xp: Any = np
 def neglects(
     evaluator: Evaluator, x: Array, F: Array, inverse: Callable[[Array], Array], correction: Array, reference: Array
 ) -> HostArray:
-    """Where unknowns that `scales` take for zero are in error by more than rounding of F tells; one evaluation.
+    """Where unknowns that `scales` take for zero are in error by more than rounding of F shows; one evaluation.
 
     `correction` (b, N) is what the inverse predicts at x, `reference` the larger of x0 and the first step.
     """
@@ -130,7 +130,7 @@ def far_part(start: Array, before: Array, x: Array, scale: Array) -> Array:
 
 
 def is_wide(h: Array, x: Array) -> Array:
-    """In which unknowns of x (b, N) a difference of length h reaches so far that it tells nothing of J at x."""
+    """In which unknowns of x (b, N) a difference of length h reaches too far for J at x."""
     xp = array_namespace(x)
     largest = xp.max(xp.abs(x), axis=1, keepdims=True)
     return xp.abs(h) > xp.maximum(0.5 * xp.abs(x), LONG * largest)
