@@ -33,12 +33,10 @@ from implicitsolve.nonlinear._state import is_rounding
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 
-# As integers: an attribute of an enumeration costs a call.
 RUNNING, CONVERGED, ITERATION_LIMIT = int(Status.RUNNING), int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
-STATIONARY_ON_BOUND = int(Status.STATIONARY_ON_BOUND)
 STAGNATED, DIVERGED, NONFINITE = int(Status.STAGNATED), int(Status.DIVERGED), int(Status.NONFINITE)
 LINE_SEARCH_FAILED, SINGULAR = int(Status.LINE_SEARCH_FAILED), int(Status.SINGULAR)
-AT_INFINITY = int(Status.AT_INFINITY)
+STATIONARY_ON_BOUND, AT_INFINITY = int(Status.STATIONARY_ON_BOUND), int(Status.AT_INFINITY)  # attributes cost calls
 UNMOVED = (STAGNATED, LINE_SEARCH_FAILED, SINGULAR, int(Status.LINEAR_SOLVE_FAILED), ITERATION_LIMIT)
 
 

@@ -176,8 +176,7 @@ def _meaning(value: CallersArray, made: Made) -> CallersArray:
     if type(value) is np.ndarray and value.dtype.kind in "fc" and value.flags.writeable:
         return Traced(value, np.empty_like(value))
     if type(value) in (list, tuple) and len(value) <= MOST_OPERATIONS:
-        parts = [_meaning(part, made) for part in value]
-        return parts if isinstance(value, list) else tuple(parts)
+        return type(value)([_meaning(part, made) for part in value])
     if type(value) is dict and len(value) <= MOST_OPERATIONS:
         return {name: _meaning(part, made) for name, part in value.items()}
     is_copied = callable(value) or isinstance(value, types.ModuleType) or _is_object(value)
