@@ -221,7 +221,7 @@ def _retry(stage: Stage, context: SolveContext, first: Solution, rows: Indices) 
     tally, method = context.evaluator.tally, stage.method
     solution = first
     rows = rows[first.charged[rows] < context.share]
-    if not tally.is_spent():
+    if not tally.is_spent() and stage.until is None:  # else the one before was left, not ended
         rows = rows[~_is_exhausted(context, first, rows)]
     if rows.size and not tally.is_spent():
         with np.errstate(invalid="ignore"):
