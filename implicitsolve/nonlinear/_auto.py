@@ -191,7 +191,7 @@ def _by_pattern(method: SparseNewton, context: SolveContext, x0: Array) -> list[
     apart = Stage(method=IndependentBlocks(method=BLOCKS), when=APART)
     has_dense = DenseNewton.suits(context, x0, MOST_BY_PATTERN)
     dense = [Stage(method=EQUILIBRATED, when=SPARSE)] if has_dense else []
-    after = place + 3
+    after = place + sum(stage.when is SPARSE for stage in stages)
     return [*stages[:place], shifts, apart, *stages[place:after], *dense, *stages[after:]]
 
 

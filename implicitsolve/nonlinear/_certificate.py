@@ -68,20 +68,24 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
 
 
 def refute(evaluator: Evaluator, solution: Solution) -> None:
-    """Take no x for a root that is far from x0 and where F is not small: see `may_be_root` and `is_determined`."""
+    """Take no x for a root that is far from x0 and where F is not small: see `is_unproved` and `is_determined`."""
     rows = np.flatnonzero((solution.status == Status.CONVERGED) & (solution.norm > 0))
     unit, first = eps(array_namespace(solution.x), solution.x.dtype), solution.first_norm
-    rows = rows[~may_be_root(solution.norm[rows], first[rows], np.inf, 0.0, unit)]
+    rows = rows[~may_be_root(solution.norm[rows], first[rows], np.inf, 0.0, unit)]  # x is not read on a device
     if not rows.size or evaluator.tally.is_spent():
         return
     x, start = gather(solution.x, rows), gather(solution.start, rows)
-    with np.errstate(all="ignore"):
-        moved, size = norm2(x - start), np.maximum(norm2(x), norm2(start))
-    rows = rows[~may_be_root(solution.norm[rows], first[rows], moved, size, unit)]
+    rows = rows[is_unproved(x, start, solution.norm[rows], first[rows], unit)]
     if rows.size:
         x, F, part = gather(solution.x, rows), gather(solution.F, rows), evaluator.take(rows, solution.x)
         rows = rows[~is_determined(lambda y: part.residual(y, keep=False), x, F, unit)]
         solution.status[rows], solution.target[rows] = Status.STAGNATED, unit**0.25 * first[rows]
+
+
+def is_unproved(x: Array, start: Array, norm: HostArray, first: HostArray, unit: float) -> HostArray:
+    """Where x (b, N) is far from x0, and ||F|| not small beside that there: see `may_be_root`."""
+    with np.errstate(all="ignore"):
+        return ~may_be_root(norm, first, norm2(x - start), np.maximum(norm2(x), norm2(start)), unit)
 
 
 def is_determined(residual: Callable[[Array], Array], x: Array, F: Array, unit: float) -> HostArray:

@@ -309,7 +309,7 @@ class IterationLoop(BatchRecord[State]):
         state = self.state
         if self.leave is not None:
             norms = state.start_norms, state.norms, state.measure, state.target
-            if self.leave(Standing.of(*norms, details["step_length"], self.state.progress.step)):
+            if self.leave(Standing(*norms, details["step_length"], state.progress.step)):
                 state.status[state.status == RUNNING] = ITERATION_LIMIT
         is_progress = self._follow(state.best, state.measure)
         if state.norms is not state.measure:

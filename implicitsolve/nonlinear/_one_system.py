@@ -184,7 +184,7 @@ class OneSystem(OneConvergence):
         measure = float(self.measure[0])
         if self.leave is not None and self.status == RUNNING:
             norms = np.asarray([self.start_norm]), np.asarray([self.norm])
-            if self.leave(Standing.of(*norms, self.measure, self.target, length, self.progress.step)):
+            if self.leave(Standing(*norms, self.measure, self.target, length, self.progress.step)):
                 self.status = ITERATION_LIMIT
         is_best, is_less = measure < self.NEW_BEST * self.best, self.norm < self.NEW_BEST * self.least
         self.best, self.least = measure if is_best else self.best, self.norm if is_less else self.least

@@ -194,10 +194,10 @@ def run(stages: Sequence[Stage], context: SolveContext, solution: Solution, rows
             solution = _retry(stage, settings, solution, np.flatnonzero(is_for))
         else:
             solution, has_begun = stage.method.solve(settings, solution, rows), True
-        if stage.until is not None:
-            solution.status[is_unsolved(context, solution) & LEFT.holds(context, solution)] = stage.until.status
         if np.count_nonzero(solution.status == CONVERGED) == own.size:
             break
+        if stage.until is not None:
+            solution.status[is_unsolved(context, solution) & LEFT.holds(context, solution)] = stage.until.status
     return solution
 
 
@@ -221,7 +221,7 @@ def _retry(stage: Stage, context: SolveContext, first: Solution, rows: Indices) 
     tally, method = context.evaluator.tally, stage.method
     solution = first
     rows = rows[first.charged[rows] < context.share]
-    if not tally.is_spent() and stage.until is None:  # else the one before was left, not ended
+    if not tally.is_spent() and stage.until is None:  # one with an end of its own is brief
         rows = rows[~_is_exhausted(context, first, rows)]
     if rows.size and not tally.is_spent():
         with np.errstate(invalid="ignore"):

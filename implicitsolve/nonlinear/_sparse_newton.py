@@ -173,16 +173,17 @@ REJECTED = End("a rejected step", lambda context: lambda standing: standing.is_r
 def _is_short(context: SolveContext) -> Callable[[Standing], bool]:
     """Whether the last step was short; never of a batch, whose systems do not depend on each other."""
     is_alone = context.evaluator.flat_shape[0] == 1
-    return lambda standing: is_alone and standing.shortest <= TENTH
+    return lambda standing: is_alone and 0 < standing.length[0] <= TENTH
 
 
 def _grow(context: SolveContext) -> Callable[[Standing], bool]:
     """Whether three steps in succession were longer than the one before, as where F becomes flat; see `_is_short`."""
-    is_alone, steps = context.evaluator.flat_shape[0] == 1, [math.inf] * 4
+    is_alone, lengths = context.evaluator.flat_shape[0] == 1, [math.inf] * 4
 
     def test(standing: Standing) -> bool:
-        steps[:] = [*steps[1:], standing.step]
-        return is_alone and steps[0] < steps[1] < steps[2] < steps[3]
+        if is_alone:
+            lengths[:] = [*lengths[1:], float(np.max(standing.steps))]
+        return lengths[0] < lengths[1] < lengths[2] < lengths[3]
 
     return test
 
@@ -198,13 +199,11 @@ def in_short_and_whole_steps(method: Any, when: Condition = ANY) -> list[Stage]:
     whole steps end where all pieces of F are the right ones, though ||F|| may grow on the way. A caller's own search is
     the only one.
     """
-    first, rest = (
-        Stage(method=method, when=when, until=SHORT, continues=ANY),
-        Stage(method=method, when=when, continues=ANY),
-    )
+    by_search = Stage(method=method, when=when, continues=ANY)
     if not isinstance(method.line_search, Backtracking):
-        return [rest]
-    return [first, Stage(method=replace(method, line_search=FullStep()), when=when, until=LONGER), rest]
+        return [by_search]
+    whole = Stage(method=replace(method, line_search=FullStep()), when=when, until=LONGER)
+    return [replace(by_search, until=SHORT), whole, by_search]
 
 
 def _overtaken(context: SolveContext) -> Callable[[Standing], bool]:

@@ -126,25 +126,25 @@ class Solution:
 class Standing:
     """How far an attempt has come, for what may end it early."""
 
-    ahead: float  # what the slowest system has yet to gain over what it has gained, in logarithms of norms
-    is_rejected: bool  # whether the last step of a system was rejected
-    shortest: float  # part of its direction by which a system has moved in the last step: the least of all
-    step: float  # length of the longest last step
+    start: HostArray  # ||F|| at the start,
+    norms: HostArray  # ... and now
+    measure: HostArray  # the norm of the stopping rule,
+    target: HostArray  # ... and where it ends
+    length: HostArray  # parts of their directions by which systems have moved in the last step
+    steps: Any  # lengths of their last steps
 
-    @classmethod
-    def of(
-        cls, start: HostArray, norms: HostArray, measure: HostArray, target: HostArray, length: HostArray, step: Any
-    ) -> Standing:
-        """From norms at the start and now, that of the stopping rule and its target, and parts and lengths of steps."""
+    @property
+    def ahead(self) -> float:
+        """What the slowest system has yet to gain over what it has gained, in logarithms of norms."""
         with np.errstate(all="ignore"):
-            gained, missing = np.log(start / norms), np.log(measure / target)
+            gained, missing = np.log(self.start / self.norms), np.log(self.measure / self.target)
             ahead = np.where(missing > 0, missing / np.where(gained > 0, gained, 0.0), 0.0)
-        return cls(
-            float(ahead.max()),
-            bool((length == 0).any()),
-            float(length[length > 0].min(initial=1.0)),
-            float(np.max(step)),
-        )
+        return float(ahead.max())
+
+    @property
+    def is_rejected(self) -> bool:
+        """Whether the last step of a system was rejected."""
+        return bool((self.length == 0).any())
 
 
 @dataclass

@@ -17,11 +17,10 @@ from implicitsolve.backends.numba import _newton_lanes
 from implicitsolve.backends.numba._block_lu import usable
 from implicitsolve.backends.numba._jit import share
 from implicitsolve.backends.numba._residual import Residual
-from implicitsolve.globalize._rules import may_be_root, slowest_rate
-from implicitsolve.kernels._norms import norm2
+from implicitsolve.globalize._rules import slowest_rate
 from implicitsolve.linearize._difference_steps import floor_length, relative_length
 from implicitsolve.nonlinear._block_newton import BlockNewton
-from implicitsolve.nonlinear._certificate import is_determined
+from implicitsolve.nonlinear._certificate import is_determined, is_unproved
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
@@ -212,14 +211,12 @@ class _Solver:
             return
 
     def refute(self, x0: HostArray) -> None:
-        """Take no x for a root that is far from x0 and where F is not small: see `may_be_root` and `is_determined`."""
+        """Take no x for a root that is far from x0 and where F is not small: see `is_unproved` and `is_determined`."""
         if self.stop.judges_F:
             return
         unit = float(np.finfo(self.norms.dtype).eps)
-        with np.errstate(all="ignore"):
-            moved, size = norm2(self.x - x0), np.maximum(norm2(self.x), norm2(x0))
-            is_root = may_be_root(self.norms[:, 0], self.norms[:, 1], moved, size, unit)
-        rows = np.flatnonzero((self.status == Status.CONVERGED) & ~is_root & (self.norms[:, 0] > 0))
+        doubtful = is_unproved(self.x, x0, self.norms[:, 0], self.norms[:, 1], unit) & (self.norms[:, 0] > 0)
+        rows = np.flatnonzero((self.status == Status.CONVERGED) & doubtful)
         if rows.size:
             residual = self._problem(self.p[rows]).residual
             self.status[rows[~is_determined(residual, self.x[rows], self.F[rows], unit)]] = Status.STAGNATED
