@@ -102,7 +102,7 @@ def scales(units: Array, x: Array, before: Array, reference: Array, xp: Any = np
 def neglects(
     evaluator: Evaluator, x: Array, F: Array, inverse: Callable[[Array], Array], correction: Array, reference: Array
 ) -> HostArray:
-    """Where unknowns that `scales` take for zero are in error by more than rounding of F shows; one evaluation.
+    """Where unknowns that `scales` treats as zero are wrong by more than rounding errors of F explain; one evaluation.
 
     `correction` (b, N) is what the inverse predicts at x, `reference` the larger of x0 and the first step.
     """
@@ -150,8 +150,8 @@ def agrees(
     """Where F changes from x (b, N) to (1 + t) x by what an inverse of J predicts, or to x + t `far`.
 
     Curvature in a large unknown may hide what a small one does, if both change. Where F is not finite at one end, the
-    other one, (1 - t) x, decides. `is_strict`: unknowns that have gone far are judged alone, by their own sizes. At
-    most three evaluations.
+    other one, (1 - t) x, decides. `is_strict`: unknowns that have moved far are tested alone, relative to their
+    own sizes. At most three evaluations.
     """
     xp = array_namespace(x)
     part = eps(xp, x.dtype) ** 0.25  # t: rounding of differences may be multiplied by a large J^-1

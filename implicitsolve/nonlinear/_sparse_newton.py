@@ -193,7 +193,7 @@ LONGER = End("three steps in succession longer than the one before", _grow, Stat
 
 
 def in_short_and_whole_steps(method: Any, when: Condition = ANY) -> list[Stage]:
-    """The stages of Newton's method: after the first short step by whole ones from x0, and from there if these fail.
+    """Newton's method in stages: search up to a first short step, whole steps from x0, the search again if they fail.
 
     Where F has kinks, as contact and changes of phase have, a search along the direction stops at the next one, and
     whole steps end where all pieces of F are the right ones, though ||F|| may grow on the way. A caller's own search is
