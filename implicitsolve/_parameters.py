@@ -1,13 +1,17 @@
-"""A residual that depends on parameters, and copies of it with other values."""
+"""A residual that depends on parameters, copies of it with other values, and one whose state is a dict of arrays."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from numbers import Number
 from types import CellType, FunctionType
 
-from implicitsolve._typing import CallersArray, Residual
+import numpy as np
+
+from implicitsolve._arrays.namespace import as_inexact
+from implicitsolve._typing import CallersArray, HostArray, Residual
 
 Values = Mapping[str, CallersArray]
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -37,12 +41,16 @@ class Parametrized:
         return with_names(function, values)
 
 
+def as_parametrized(residual: CallersArray) -> Parametrized:
+    return residual if isinstance(residual, Parametrized) else Parametrized(residual, {}, "keywords")
+
+
 def bind_parameters(function: Residual, parameters: CallersArray) -> tuple[Residual, Values]:
     """F with its parameters, and these by name; F as it is where it neither takes nor reads them.
 
     An array or a number is the function's second argument, and has its name.
     """
-    function = function.function if isinstance(function, Parametrized) else function
+    function = as_parametrized(function).function
     try:
         arguments = list(inspect.signature(function).parameters.values())[1:]
     except (TypeError, ValueError):
@@ -81,3 +89,54 @@ def with_names(function: CallersArray, values: Values) -> Residual:
     other = FunctionType(function.__code__, {**function.__globals__, **values}, function.__name__, None, closure)
     other.__defaults__, other.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
     return other
+
+
+class Parts:
+    """A dict of arrays, or of further dicts, and the vector of all their entries."""
+
+    def __init__(self, x0: Mapping[str, CallersArray]) -> None:
+        found = {name: as_inexact(part, f"x0: {name}") for name, part in _leaves(x0)}
+        if not found or not all(isinstance(part, np.ndarray) for part in found.values()):
+            raise TypeError(f"`x0` must hold NumPy arrays, got {x0!r}")
+        self._like, self._shapes = x0, {name: part.shape for name, part in found.items()}
+        self.sizes: dict[str, int] = {name: part.size for name, part in found.items()}
+        self.x0: HostArray = np.concatenate([np.ravel(part) for part in found.values()])
+
+    def split(self, x: CallersArray) -> dict[str, CallersArray]:
+        """The parts of a vector: views of it, in dicts like x0."""
+        pieces = zip(np.split(x, np.cumsum([*self.sizes.values()])[:-1]), self._shapes.values(), strict=True)
+
+        def build(tree: Mapping[str, CallersArray]) -> dict[str, CallersArray]:
+            return {k: build(v) if isinstance(v, Mapping) else np.reshape(*next(pieces)) for k, v in tree.items()}
+
+        return build(self._like)
+
+    def join(self, what: str, values: CallersArray) -> CallersArray:
+        """The vector of a dict like x0."""
+        if not isinstance(values, Mapping) and getattr(values, "shape", None) == self.x0.shape:
+            return values
+        given = dict(_leaves(values)) if isinstance(values, Mapping) else {}
+        shapes: dict[str, CallersArray] = {name: np.shape(value) for name, value in given.items()}
+        if shapes != self._shapes:
+            got = f"{self._shapes}, got {shapes or type(values).__name__}"
+            raise TypeError(f"`{what}` must be a dict of the shapes of x0, {got}")
+        return np.concatenate([np.ravel(np.broadcast_to(given[name], shape)) for name, shape in self._shapes.items()])
+
+    def of_vector(self, residual: Residual) -> Parametrized:
+        """A residual of parts, which returns parts, as one of the vector."""
+        own = as_parametrized(residual)
+        form, function = own.form, own.function
+        if form == "names":
+            form, function = "argument", lambda x, values: own.at(values)(x)
+
+        @wraps(function)
+        def F(x: CallersArray, *args: CallersArray, **keywords: CallersArray) -> CallersArray:
+            return self.join("residual", function(self.split(x), *args, **keywords))
+
+        return Parametrized(F, own.values, form)
+
+
+def _leaves(tree: CallersArray, outer: str = "") -> Iterator[tuple[str, CallersArray]]:
+    for key, part in tree.items():
+        name = f"{outer}[{key}]" if outer else str(key)
+        yield from _leaves(part, name) if isinstance(part, Mapping) else [(name, part)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, Unpack
 
@@ -57,7 +57,7 @@ INACCURATE = 1e-3  # estimated error of x, relative to x, above which a success 
 
 def root(
     problem: Problem | Callable[..., CallersArray],
-    x0: ArrayArgument | None = None,
+    x0: ArrayArgument | Mapping[str, CallersArray] | None = None,
     *,
     method: NonlinearMethod | MethodName = "auto",
     stop: NonlinearStop | None = None,
@@ -82,7 +82,8 @@ def root(
     x0 : array_like, optional
         Start, of shape ``batch_shape + event_shape``. Its library, device and dtype are those of the solution (integers
         become float64, float16 becomes float32, a matrix an array). Where F returns float32 numbers for a float64 x0
-        the system is solved in float32. Default: the problem's own initial guess, else ``previous.x``.
+        the system is solved in float32. With a dict of NumPy arrays F gets and returns dicts like it, and the
+        result has `parts`. Default: the problem's own initial guess, else ``previous.x``.
     method : NewtonKrylov, BlockNewton, SparseNewton, Anderson, ..., CausalNewton or str, optional
         Solver settings, or the name of default ones: "newton-krylov", "block-newton", "sparse-newton", "anderson",
         "picard", "broyden", "homotopy", "substitution", "causal-newton", or "auto" (the default), which chooses from
@@ -191,7 +192,7 @@ def root(
         whole, x0, tally = ramps.end_of_ramp(problem, x0, ramp, stop)
     if x0 is None:
         is_known = whole.initial_guess is None and isinstance(previous, NonlinearResult)
-        x0 = previous.x if is_known else own_start("root", whole)  # type: ignore[union-attr]
+        x0 = (previous.parts or previous.x) if is_known else own_start("root", whole)  # type: ignore[union-attr]
     return warn_if_inaccurate(solve_root(whole, x0, solver, stop, watch, previous=previous, tally=tally), stop)
 
 

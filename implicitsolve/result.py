@@ -143,10 +143,9 @@ class NonlinearResult(Ending):
     Attributes
     ----------
     x : Array
-        Last accepted iterate, of the shape, dtype and library of x0.
+        Last accepted iterate, of the shape, dtype and library of x0; `parts` has it as a dict, where x0 was one.
     fun : Array
-        F(x), measured at x. Where `root` has eliminated every second block of a problem with `halves`, the entries of
-        those blocks, whose equations x satisfies by construction, are zero and not measured.
+        F(x), measured at x; zero for blocks that `root` has eliminated from a problem with `halves`, and not measured.
     status : Status or ndarray of int
         How it ended; one for each system of a batch.
     residual_norm, initial_norm : float or ndarray
@@ -197,6 +196,7 @@ class NonlinearResult(Ending):
     retries: tuple[Retry, ...] = field(repr=False, default=())
     detection: Detection | None = field(repr=False, default=None)
     problem: CallersArray = field(repr=False, default=None)
+    parts: CallersArray = field(repr=False, default=None)
     _memory: Any = field(repr=False, default=None)  # a `SolveMemory`
     _jacobian: Callable[[HostArray], Any] | None = field(repr=False, default=None)
 
@@ -245,10 +245,7 @@ class NonlinearResult(Ending):
         return self._jacobian(self.x)
 
     def save(self, path: str | Path) -> None:
-        """Write the result to a file (npz), whole or not at all, which `implicitsolve.load` reads.
-
-        Arrays become NumPy's. The problem, and what copies leave out, are not in the file.
-        """
+        """Write arrays and numbers to a file (npz), whole or not at all, which `implicitsolve.load` reads."""
         files.save(path, FORMAT, {**self.__getstate__(), "x": to_host(self.x)[None], "fun": to_host(self.fun)[None]})
 
     @property

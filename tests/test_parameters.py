@@ -11,24 +11,15 @@ from implicitsolve._parameters import Parametrized
 a = 2.0
 
 
-def by_name(x, a, b=1.0):
-    return a * x - b
-
-
-def by_mapping(x, values):
-    return values["a"] * x - values["b"]
-
-
-def around(x):
-    return a * x - 1.0
-
-
 def inside():
     a = 2.0
     return lambda x: a * x - 1.0
 
 
-@pytest.mark.parametrize("F", [by_name, by_mapping])
+FORMS = {"names": lambda x, a, b=1.0: a * x - b, "mapping": lambda x, values: values["a"] * x - values["b"]}
+
+
+@pytest.mark.parametrize("F", FORMS.values(), ids=FORMS)
 def test_F_is_called_with_its_parameters(F):
     problem = ims.Problem(F, parameters={"a": 2.0, "b": 1.0})
     assert np.allclose(ims.root(problem, np.zeros(2)).x, 0.5)
@@ -36,7 +27,7 @@ def test_F_is_called_with_its_parameters(F):
     assert problem.residual.at({"a": 8.0})(1.0) == 7.0
 
 
-@pytest.mark.parametrize("F", [around, inside()])
+@pytest.mark.parametrize("F", [lambda x: a * x - 1.0, inside()], ids=["global", "inside"])
 def test_variables_around_F_are_read_by_their_names(F):
     residual = ims.Problem(F, parameters={"a": 2.0}).residual
     assert residual(1.0) == 1.0
@@ -55,3 +46,33 @@ def test_F_that_knows_nothing_of_its_parameters_is_left_as_it_is():
     assert not isinstance(problem.residual, Parametrized)
     with pytest.raises(TypeError, match="mapping"):
         ims.Problem(lambda x: x, parameters=2.0)
+
+
+STATE, SIX = {"u": np.ones((2, 3)), "w": {"p": 1.0, "q": [0.5, 2.0]}}, np.arange(1.0, 7).reshape(2, 3)
+
+
+def of_parts(s, a):
+    w = {"p": s["w"]["p"] - s["u"].sum(), "q": np.log(s["w"]["q"]) - [0.0, 1.0]}
+    return {"w": w, "u": s["u"] ** 2 - a}
+
+
+@pytest.mark.parametrize("F", [of_parts, lambda s: of_parts(s, SIX)], ids=["argument", "read"])
+@pytest.mark.parametrize("derivatives", [None, "trace"])
+def test_a_state_may_be_a_dict_of_arrays(F, derivatives):
+    pytest.importorskip("jax") if derivatives else None
+    result = ims.root(F, STATE, parameters={"a" if F is of_parts else "SIX": SIX}, derivatives=derivatives)
+    np.testing.assert_allclose(result.parts["u"] ** 2, SIX)
+    np.testing.assert_allclose(result.parts["w"]["q"], np.exp([0, 1]))
+    (gradient,) = ims.pull_back(result, np.arange(9.0) < 6).gradients.values()
+    np.testing.assert_allclose(gradient, 0.5 / np.sqrt(SIX))
+    assert result.problem.names[6:] == ("w[p][0]", "w[q][0]", "w[q][1]")
+    assert ims.root(F, previous=result, parameters={"a": SIX}).parts.keys() == STATE.keys()
+
+
+@pytest.mark.parametrize(("F", "given"), [
+    (lambda s: {"u": s["u"]}, {}), (lambda s: s | {"v": 1.0}, {}), (lambda s: None, {}), (lambda s: [1.0], {}),
+    (lambda s: s | {"u": [1]}, {}),
+], ids=range(5))  # fmt: skip
+def test_dicts_of_other_parts_are_refused(F, given):
+    with pytest.raises(TypeError, match=r"must be a dict of the shapes of x0, {'u'.*, got"):
+        ims.root(F, STATE, **given)

@@ -155,7 +155,7 @@ def as_inexact(x: Any, name: str) -> Array:
 LAMBDIFY = "turn the expressions into a function by sympy.lambdify"
 REMEDIES: dict[str, str] = {
     **dict.fromkeys(("Add", "Mul", "Pow", "Symbol"), LAMBDIFY),
-    "dict": "concatenate its arrays to one vector and take them apart in F",
+    "dict": "pass it to root, or concatenate its arrays to one vector and take them apart in F",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast
@@ -13,6 +13,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import keep_heap
 from implicitsolve._arrays.namespace import as_inexact
+from implicitsolve._parameters import Parts
 from implicitsolve._record import Tally
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import WrongDerivativesError
@@ -56,6 +57,12 @@ def solve_root(
     tally: Tally | None = None,
 ) -> NonlinearResult:
     """`root` with checked settings; without a scheduler all systems iterate at once."""
+    if isinstance(x0, Mapping):
+        parts = Parts(x0)
+        names, equations = problem.names or parts.sizes, problem.equations or parts.sizes
+        problem = replace(problem, residual=parts.of_vector(problem.residual), names=names, equations=equations)
+        result = solve_root(problem, parts.x0, solver, stop, monitor, scheduler, previous, tally)
+        return replace(result, parts=parts.split(result.x))
     x0 = as_inexact(x0, "x0")
     problem = with_derivatives(problem, x0)
     state: Any = np.geterr()

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from implicitsolve._parameters import Parametrized
+from implicitsolve._parameters import Parametrized, as_parametrized
 from implicitsolve._typing import CallersArray, HostArray, Residual
 from implicitsolve.problem import Problem
 from implicitsolve.tracing._array import Traced, unwrap, wrap
@@ -68,12 +68,10 @@ class Derivative:
 
 class Program(Derivative):
     def __init__(self, residual: Residual, x: HostArray, parameters: Mapping[str, HostArray]) -> None:
-        own: CallersArray = residual
-        is_bound = isinstance(residual, Parametrized)
-        plain = traceable(own.function if is_bound else residual)
-        bound = Parametrized(plain, own.values, own.form) if is_bound else None
+        own = as_parametrized(residual)
+        copy = Parametrized(traceable(own.function), own.values, own.form)
         with budget():
-            F = partial(_evaluate, lambda x, given: plain(x) if bound is None else bound.at(given)(x))
+            F = partial(_evaluate, lambda x, given: copy.at(given)(x))
             self.flat: FlatProgram = FlatProgram(F, x, dict(parameters))
         function = self.flat.function
         super().__init__(lambda x, parameters: function(x, *jax.tree.leaves(parameters))[0], x, parameters)
@@ -126,10 +124,8 @@ def numeric(parameters: Mapping[str, CallersArray] | None) -> dict[str, HostArra
 
 def key_of(problem: Problem, x: CallersArray, parameters: Mapping[str, HostArray]) -> object:
     """What a trace depends on, but for what the comparison finds; None where that cannot be looked up."""
-    function = problem.residual
-    form = ""
-    if isinstance(function, Parametrized):
-        form, function = function.form, function.function
+    own = as_parametrized(problem.residual)
+    form, function = own.form, own.function
     shapes = tuple((name, value.shape, value.dtype) for name, value in parameters.items())
     same: object = function
     if isinstance(function, FunctionType):
