@@ -2,8 +2,7 @@
 
 Iterates stay inside bounds [1]_: a step leaves the part ``min(0.1, ||F|| / ||F(x0)||)`` of the distance to a bound, so
 that a root on a bound is approached as fast as ||F|| falls, and functions that exist inside alone are not called on it.
-Where the shortened step gains too little, ||F + J s|| is minimized within the bounds: exactly with a dense matrix;
-without one in a Krylov space of the unknowns that were not stopped.
+With a dense J a step that would leave the bounds minimizes ||F + J s|| within them.
 
 References
 ----------
@@ -25,10 +24,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.globalize._line_search import Backtracking, LineSearch, SearchResult, SearchStart, squared_ratio
 from implicitsolve.globalize._rules import SUFFICIENT_DECREASE, first_radius, next_radius, part_of_leg
 from implicitsolve.kernels._norms import norm2
-from implicitsolve.krylov import GMRES
 from implicitsolve.krylov._descent import Descent
-from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit
 
 CURVATURE = 0.9  # Nocedal and Wright (2006), section 3.1
@@ -221,8 +217,7 @@ def dogleg(unit: Array, length: HostArray, newton: Array, radius: HostArray) -> 
 
 
 BOUND_PART = 0.1  # of the distance to a bound, at most
-LITTLE_GAIN = 0.9  # of ||F|| that a shortened step may leave in the linear model
-ROUNDS = 3  # times that further unknowns are left out, or one is let go from its bound
+ROUNDS = 3  # times that an unknown is let go from its bound
 
 
 def kept_part(norms: HostArray, first: HostArray) -> HostArray:
@@ -246,61 +241,3 @@ def least_squares_step(J: HostArray, F: HostArray, low: HostArray, high: HostArr
         except (ValueError, np.linalg.LinAlgError):  # the scales have overflowed
             return shortened
     return np.clip(found, low, high)
-
-
-def bounded_direction(
-    evaluator: Evaluator,
-    J: LinearOperator,
-    x: Array,
-    F: Array,
-    norms: HostArray,
-    kept: HostArray,
-    step: Array,
-    linear_residual: HostArray,
-    max_iterations: int,
-) -> tuple[Array, HostArray]:
-    """A direction d (b, N) to a point within the bounds, and ||F + J d|| / ||F||, given Newton's.
-
-    Where the step leaves the box it costs a residual: the shortened step is taken if that is small, whatever the linear
-    model. Otherwise come the part of the step up to the first bound, and steps of the unknowns that are not stopped,
-    each by a Krylov solve.
-    """
-    xp, box = array_namespace(x), evaluator.box
-    if box is None:
-        return step, linear_residual
-    low, high = box.room(x, kept)
-    clipped = xp.minimum(xp.maximum(step, low), high)
-    free = clipped == step
-    leaves = to_host(~xp.all(free, axis=1))
-    if not leaves.any():
-        return step, linear_residual
-    with np.errstate(all="ignore"):
-        quotient = xp.where(free, 1.0, xp.where(step < 0, low, high) / step)
-        length = np.minimum(to_host(xp.min(quotient, axis=1)), 1.0)
-        best, value = step * from_host(length, x)[:, None], 1 - length * (1 - linear_residual)
-        left = norm2(evaluator.residual(evaluator.moved(x, clipped), keep=False)) / norms
-        for _ in range(ROUNDS):
-            better = left < value
-            best = xp.where(from_host(better, x)[:, None], clipped, best)
-            value = np.where(better, left, value)
-            poor = leaves & (value > LITTLE_GAIN)
-            if not poor.any():
-                break
-            b = xp.where(from_host(poor, x)[:, None], -F, 0.0)
-            most = min(max_iterations, x.shape[1])
-            rest = GMRES(restart=most).solve(_restrict(J, free), b, target=0.1 * norms, max_iterations=most)
-            solved = xp.where(free, rest.x, 0.0)
-            clipped = xp.minimum(xp.maximum(solved, low), high)
-            free = free & (clipped == solved)
-            left = norm2(F + J.matvec(clipped)) / norms
-        better = left < value
-        best = xp.where(from_host(better, x)[:, None], clipped, best)
-    return best, np.where(better, left, value)
-
-
-def _restrict(J: LinearOperator, free: Array) -> LinearOperator:
-    """J without the columns of the unknowns that are not free."""
-    xp = array_namespace(free)
-    return J._alike(
-        lambda v: J.matvec(xp.where(free, v, 0.0)), take=lambda rows: _restrict(J.take(rows), gather(free, rows))
-    )

@@ -10,7 +10,7 @@ from implicitsolve._arrays.namespace import array_namespace, eps, is_complex
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.globalize._line_search import SearchResult, SearchStart
 from implicitsolve.globalize._rules import forcing_term, has_halved, has_search_failed, tighten
-from implicitsolve.globalize._searches import bounded_direction, kept_part
+from implicitsolve.globalize._searches import kept_part
 from implicitsolve.kernels._norms import norm2, norm_max
 from implicitsolve.krylov import KrylovOutcome
 from implicitsolve.krylov._descent import Descent
@@ -107,16 +107,13 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         outcome = state.linear.direction(A, state.F, state.norms, eta, M, limit)
         state.since = state.since - state.linear.grew  # a larger space may solve what this one could not
         linear_residual = outcome.residual_norm / np.where(state.norms > 0, state.norms, 1.0)
-        previous, direction, remaining = state.norms, outcome.x, linear_residual
+        previous, direction = state.norms, outcome.x
         if evaluator.box is not None:
-            kept, iterations = kept_part(state.norms, state.start_norms), self.method.max_krylov or MAX_KRYLOV
-            direction, remaining = bounded_direction(
-                evaluator, J, state.x, state.F, previous, kept, outcome.x, linear_residual, iterations
-            )
-        descent = self._descent(J, direction, remaining) if self.method.line_search.needs_descent else None
+            direction = evaluator.box.shortened(state.x, direction, kept_part(previous, state.start_norms))
+        descent = self._descent(J, direction, linear_residual) if self.method.line_search.needs_descent else None
         correction = state.linear.correction
         found = self.method.line_search.search(
-            SearchStart(evaluator, state.x, state.F, previous, direction, remaining, correction, descent=descent)
+            SearchStart(evaluator, state.x, state.F, previous, direction, linear_residual, correction, descent=descent)
         )
         size = norm_max(direction) if found.measured is None else found.measured.largest(1)
         found.accepted &= size > 0  # a zero step is none, though ||F|| has not grown
