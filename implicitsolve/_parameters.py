@@ -111,12 +111,15 @@ class Parts:
 
         return build(self._like)
 
-    def join(self, what: str, values: CallersArray) -> CallersArray:
-        """The vector of a dict like x0."""
-        if not isinstance(values, Mapping) and getattr(values, "shape", None) == self.x0.shape:
+    def join(self, what: str, values: CallersArray, rest: float | None = None) -> CallersArray:
+        """The vector of a dict like x0; with `rest`, a number is a whole part, and `rest` one that is missing."""
+        if not isinstance(values, Mapping) and (rest is not None or getattr(values, "shape", None) == self.x0.shape):
             return values
         given = dict(_leaves(values)) if isinstance(values, Mapping) else {}
         shapes: dict[str, CallersArray] = {name: np.shape(value) for name, value in given.items()}
+        if rest is not None:
+            given = dict.fromkeys(self._shapes, rest) | given
+            shapes = self._shapes | {name: shape or self._shapes.get(name) for name, shape in shapes.items()}
         if shapes != self._shapes:
             got = f"{self._shapes}, got {shapes or type(values).__name__}"
             raise TypeError(f"`{what}` must be a dict of the shapes of x0, {got}")

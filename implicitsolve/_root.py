@@ -82,8 +82,9 @@ def root(
     x0 : array_like, optional
         Start, of shape ``batch_shape + event_shape``. Its library, device and dtype are those of the solution (integers
         become float64, float16 becomes float32, a matrix an array). Where F returns float32 numbers for a float64 x0
-        the system is solved in float32. With a dict of NumPy arrays F gets and returns dicts like it, and the
-        result has `parts`. Default: the problem's own initial guess, else ``previous.x``.
+        the system is solved in float32. With a dict of NumPy arrays, also nested, F gets and returns dicts like it,
+        bounds and scales may be such dicts, and the result has `parts`; other functions get the vector of all entries.
+        Default: the problem's own initial guess, else ``previous.x``.
     method : NewtonKrylov, BlockNewton, SparseNewton, Anderson, ..., CausalNewton or str, optional
         Solver settings, or the name of default ones: "newton-krylov", "block-newton", "sparse-newton", "anderson",
         "picard", "broyden", "homotopy", "substitution", "causal-newton", or "auto" (the default), which chooses from

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -266,8 +266,9 @@ def spread(name: str, values: Any, shape: tuple[int, ...]) -> Any:
     numbers = host(values)
     try:  # SciPy's `Bounds` makes arrays of shape (1,) from numbers
         return np.broadcast_to(numbers.reshape(()) if numbers.size == 1 else numbers, shape).astype(float)
-    except ValueError:
-        raise ValueError(f"`{name}` must broadcast to the shape {shape} of x0, got {numbers.shape}") from None
+    except (TypeError, ValueError):
+        got = values if numbers.dtype == object else numbers.shape
+        raise ValueError(f"`{name}` must broadcast to the shape {shape} of x0, got {got}") from None
 
 
 def _check_bounds(name: str, bounds: Any) -> tuple[Any, Any]:
@@ -280,7 +281,8 @@ def _check_bounds(name: str, bounds: Any) -> tuple[Any, Any]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise TypeError(f"Problem: `{name}` must be (lower, upper), or a scipy.optimize.Bounds, got {bounds!r}")
     pair = _without_none(pair[0], -np.inf), _without_none(pair[1], np.inf)
-    _check_order(*(host(side) for side in pair))
+    if not any(isinstance(side, Mapping) for side in pair):  # of parts, to be checked as a vector
+        _check_order(*(host(side) for side in pair))
     return pair[0], pair[1]
 
 
@@ -307,7 +309,8 @@ def _without_none(side: Any, infinite: float) -> Any:
 
 def _check_scale(name: str, scale: Any) -> Any:
     """What is "auto" or positive numbers, or for x "log"."""
-    if isinstance(scale, str) and scale in ("auto", *(["log"] if name == "x_scale" else [])):
+    is_known = isinstance(scale, str) and scale in ("auto", *(["log"] if name == "x_scale" else []))
+    if is_known or isinstance(scale, Mapping):
         return scale
     values = host(scale)
     if values.dtype.kind not in "iuf":

@@ -16,10 +16,7 @@ def inside():
     return lambda x: a * x - 1.0
 
 
-FORMS = {"names": lambda x, a, b=1.0: a * x - b, "mapping": lambda x, values: values["a"] * x - values["b"]}
-
-
-@pytest.mark.parametrize("F", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("F", [lambda x, a, b=1: a * x - b, lambda x, p: p["a"] * x - p["b"]], ids=["named", "mapping"])
 def test_F_is_called_with_its_parameters(F):
     problem = ims.Problem(F, parameters={"a": 2.0, "b": 1.0})
     assert np.allclose(ims.root(problem, np.zeros(2)).x, 0.5)
@@ -60,10 +57,11 @@ def of_parts(s, a):
 @pytest.mark.parametrize("derivatives", [None, "trace"])
 def test_a_state_may_be_a_dict_of_arrays(F, derivatives):
     pytest.importorskip("jax") if derivatives else None
-    result = ims.root(F, STATE, parameters={"a" if F is of_parts else "SIX": SIX}, derivatives=derivatives)
+    given = {"bounds": ({"w": {"q": 0.0}}, None), "x_scale": {"u": 2.0}, "derivatives": derivatives}
+    result = ims.root(F, STATE, parameters={"a" if F is of_parts else "SIX": SIX}, **given)
     np.testing.assert_allclose(result.parts["u"] ** 2, SIX)
     np.testing.assert_allclose(result.parts["w"]["q"], np.exp([0, 1]))
-    (gradient,) = ims.pull_back(result, np.arange(9.0) < 6).gradients.values()
+    (gradient,) = ims.pull_back(result, {"u": np.ones((2, 3))}).gradients.values()
     np.testing.assert_allclose(gradient, 0.5 / np.sqrt(SIX))
     assert result.problem.names[6:] == ("w[p][0]", "w[q][0]", "w[q][1]")
     assert ims.root(F, previous=result, parameters={"a": SIX}).parts.keys() == STATE.keys()
@@ -71,8 +69,8 @@ def test_a_state_may_be_a_dict_of_arrays(F, derivatives):
 
 @pytest.mark.parametrize(("F", "given"), [
     (lambda s: {"u": s["u"]}, {}), (lambda s: s | {"v": 1.0}, {}), (lambda s: None, {}), (lambda s: [1.0], {}),
-    (lambda s: s | {"u": [1]}, {}),
-], ids=range(5))  # fmt: skip
+    (lambda s: s | {"u": [1]}, {}), (lambda s: s, {"bounds": ({"v": 0}, None)}), (lambda s: s, {"x_scale": {"u": [1]}}),
+], ids=range(7))  # fmt: skip
 def test_dicts_of_other_parts_are_refused(F, given):
     with pytest.raises(TypeError, match=r"must be a dict of the shapes of x0, {'u'.*, got"):
         ims.root(F, STATE, **given)

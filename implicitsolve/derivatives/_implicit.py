@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from implicitsolve._parameters import Parts
 from implicitsolve._root import INACCURATE
 from implicitsolve._typing import ArrayArgument, CallersArray
 from implicitsolve.derivatives._parameter_differences import judged
@@ -51,7 +52,7 @@ def pull_back(
     result : NonlinearResult or array_like
         What `root` returned, or a solution.
     cotangent : array_like
-        d loss / d x, of the shape of x.
+        d loss / d x, of the shape of x; or a dict of some of the parts, where x0 was a dict.
     method : Krylov method, BlockLU or CyclicReduction, optional
         Default: factors of the assembled J, by `BlockLU` where `root` would take it by "auto" (a declared structure of
         small blocks), by sparse LU with a `Sparse` or `Grid` structure or "detect"; else `LGMRES` with as many vectors,
@@ -218,6 +219,8 @@ def _arguments(
         if problem.problem is None:
             raise TypeError(f"{caller}: a result that was pickled has no problem: {caller}(problem, result, ...)")
         problem, result, direction = problem.problem, problem, result
+    if caller == "pull_back" and isinstance(direction, Mapping) and getattr(result, "parts", None):
+        direction = Parts(result.parts).join("cotangent", direction, 0.0)
     if not isinstance(problem, Problem):
         raise TypeError(f"{caller}: `problem` must be a Problem, got {type(problem).__name__}")
     return problem, result, direction

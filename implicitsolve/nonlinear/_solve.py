@@ -15,7 +15,7 @@ from implicitsolve._arrays.host import keep_heap
 from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._parameters import Parts
 from implicitsolve._record import Tally
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._typing import Array, CallersArray, HostArray
 from implicitsolve.errors import WrongDerivativesError
 from implicitsolve.linearize._evaluator import CoarseResidualError, Evaluator
 from implicitsolve.linearize._jacobian import Scales, assemble_jacobian
@@ -59,8 +59,7 @@ def solve_root(
     """`root` with checked settings; without a scheduler all systems iterate at once."""
     if isinstance(x0, Mapping):
         parts = Parts(x0)
-        names, equations = problem.names or parts.sizes, problem.equations or parts.sizes
-        problem = replace(problem, residual=parts.of_vector(problem.residual), names=names, equations=equations)
+        problem = _of_vector(problem, parts)
         result = solve_root(problem, parts.x0, solver, stop, monitor, scheduler, previous, tally)
         return replace(result, parts=parts.split(result.x))
     x0 = as_inexact(x0, "x0")
@@ -78,6 +77,17 @@ def solve_root(
         problem = problem.derivatives.refuse(str(error))
         result = _solve(problem, x0, *rest)
     return result if result.problem is problem else replace(result, problem=problem)
+
+
+def _of_vector(problem: Problem, parts: Parts) -> Problem:
+    """The problem whose state is a dict, as one of the vector of its parts."""
+    given: dict[str, CallersArray] = {"residual": parts.of_vector(problem.residual)}
+    given |= {name: getattr(problem, name) or parts.sizes for name in ("names", "equations")}
+    given |= {name: parts.join(name, getattr(problem, name), 1.0) for name in ("x_scale", "f_scale")}
+    if problem.bounds is not None:
+        sides = zip(problem.bounds, (-np.inf, np.inf), strict=True)
+        given["bounds"] = tuple(parts.join("bounds", side, rest) for side, rest in sides)
+    return replace(problem, **given)
 
 
 def _solve(
