@@ -166,8 +166,14 @@ def _hint(name: str) -> str:
         hints[other] = f": it solves F(x) = 0; for the rest there is scipy.optimize.{name}"
     hints["fixed_point"] = ": implicitsolve.root(Problem(lambda x: x - G(x), fixed_point=True), x0) takes its place"
     hints |= dict.fromkeys(("jax", "petsc", "torch"), f": import implicitsolve.{name} first")
-    close = difflib.get_close_matches(name, __all__, n=1)
-    return hints.get(name, f"; did you mean {close[0]!r}?" if close else "")
+    hints |= dict.fromkeys(("grad", "jacrev", "vjp"), ": implicitsolve.pull_back(result, cotangent) takes its place")
+    hints["Bounds"] = ": bounds=(lower, upper), or scipy.optimize.Bounds"
+    places = {part.lower(): part for part in __all__}
+    for package in () if name in hints or name.startswith("_") else (*_PACKAGES, "precondition", "monitor"):
+        own = importlib.import_module(f"implicitsolve.{package}").__all__
+        places = {part.lower(): f"{package}.{part}" for part in own} | places
+    close = difflib.get_close_matches(name.lower(), places, n=1)
+    return hints.get(name, f"; did you mean {places[close[0]]!r}?" if close else "")
 
 
 def _unavailable(message: str) -> Any:

@@ -59,6 +59,7 @@ METHOD_REPLACEMENTS = {
     "krylov": '"newton-krylov"',
     "lgmres": "NewtonKrylov(krylov=LGMRES())",
     "linearmixing": '"picard"',
+    "newton": '"auto", or "newton-krylov"',
     "lm": '"auto" for a root; for least squares use scipy.optimize.least_squares',
 }
 

@@ -332,7 +332,7 @@ def _check_jacobian(problem: Problem) -> None:
     elif not isinstance(structure, BlockBanded | Sparse | Grid | None):
         raise TypeError(
             'Problem: `structure` must be a BlockBanded, Sparse, Grid, "detect", "none" or None, '
-            f"got {type(structure).__name__}"
+            f"got {type(structure).__name__}{': Sparse(matrix)' * hasattr(structure, 'tocsr')}"
         )
     if not isinstance(problem.halves, Halves | None):
         raise TypeError(f"Problem: `halves` must be a Halves or None, got {type(problem.halves).__name__}")

@@ -329,7 +329,8 @@ def check_rdiff(owner: str, value: float | None) -> None:
 def check_kind(owner: str, name: str, part: Any, kind: str) -> None:
     """Raise unless a part of a solver's settings declares this `kind`."""
     if kind_of(part) != kind:
-        raise TypeError(f'{owner}: `{name}` must be settings with `kind` "{kind}", got {part!r}')
+        such = {"line search": ", such as Backtracking()", "nonlinear": ", such as NewtonKrylov()"}.get(kind, "")
+        raise TypeError(f'{owner}: `{name}` must be settings with `kind` "{kind}"{such}, got {part!r}')
 
 
 def check_generator(owner: str, rng: object) -> np.random.Generator:

@@ -233,12 +233,6 @@ NAMES_THE_WAY = {
     "F is an array": (partial(ims.root, np.eye(2), [1.0]), TypeError, "`residual` must be callable"),
     "a class as method": (partial(root, method=ims.NewtonKrylov), TypeError, r"write NewtonKrylov\(\)"),
     "a Krylov method as method": (partial(root, method=ims.GMRES()), TypeError, r"NewtonKrylov\(krylov=GMRES"),
-    "krylov": (partial(root, method="krylov"), ValueError, '`method`.*"newton-krylov"'),
-    "hybr": (partial(root, method="hybr"), ValueError, '`method`.*"auto"'),
-    "lm": (partial(root, method="lm"), ValueError, "`method`.*least_squares"),
-    "df-sane": (partial(root, method="df-sane"), ValueError, '`method`.*"newton-krylov"'),
-    "broyden1": (partial(root, method="broyden1"), ValueError, '`method`.*"broyden"'),
-    "newton_krylov": (partial(root, method="newton_krylov"), ValueError, "did you mean 'newton-krylov'"),
     "drop-in args": (partial(drop_in, args=(1,)), TypeError, "`args`.*lambda"),
     "drop-in tol": (partial(drop_in, tol=1e-3), TypeError, "`tol`.*f_tol="),
     "drop-in options": (partial(drop_in, options={}), TypeError, "`options`.*keywords"),
@@ -275,11 +269,11 @@ NAMES_THE_WAY = {
     "stop(maxiter=)": (partial(ims.NonlinearStop, maxiter=3), TypeError, "`maxiter`; did you mean max_iterations"),
     "stop(ftol=)": (partial(ims.NonlinearStop, ftol=1e-3), TypeError, "`ftol`; did you mean rtol"),
     "linear stop(tol=)": (partial(ims.LinearStop, atoll=1e-3), TypeError, "`atoll`; did you mean atol"),
-    "fsolve": (lambda: ims.fsolve, AttributeError, r"'fsolve': implicitsolve.root"),
-    "fixed_point": (lambda: ims.fixed_point, AttributeError, r"fixed_point=True"),
-    "a package that is not imported": (lambda: ims.__getattr__("petsc"), AttributeError, "import implicitsolve.petsc"),
-    "least_squares": (lambda: ims.least_squares, AttributeError, r"scipy.optimize.least_squares"),
-    "a misspelled class": (lambda: ims.Newtonkrylov, AttributeError, "did you mean 'NewtonKrylov'"),
+    "F of a comparison": (partial(ims.root, lambda x: x > 1, np.ones(2)), TypeError, "`residual`.*got dtype bool"),
+    "a line search by name": (lambda: ims.NewtonKrylov(line_search="armijo"), TypeError, r"such as Backtracking\(\)"),
+    "a preconditioner by name": (partial(root, method=ims.NewtonKrylov(preconditioner="ilu")), TypeError, r"ILU\(\)"),
+    "a matrix as structure": (partial(ims.Problem, squares, structure=A), TypeError, r"csc_array: Sparse\(matrix"),
+    "a gradient without J^H": (lambda: ims.pull_back(ims.root(squares, [1.0]), [1.0]), TypeError, '="trace"'),
     "SciPy's name of a scalar root": (lambda: ims.root(squares, [1.0]).root, AttributeError, "`result.x` takes"),
     "whether a root has converged": (lambda: ims.root(squares, [1.0]).converged, AttributeError, "result.success"),
     "the flag of fsolve": (lambda: ims.root(squares, [1.0])["ier"], KeyError, "result.status"),
@@ -289,14 +283,20 @@ NAMES_THE_WAY = {
     "a key of no result": (lambda: ims.root(squares, [1.0])["y"], KeyError, "y"),
     "J of a copied result": (lambda: pickle.loads(pickle.dumps(ims.root(squares, [1.0]))).jacobian(), TypeError,
         r"implicitsolve.jacobian\(problem, result.x\)"),
-    "a branch of another name": (partial(ims.continuation, squares, [1.0], 1.0, 2.0, parameter="mu"), TypeError,
-        r"`parameter` must be one of \['a'\], got 'mu'"),
+    "a branch by mu": (partial(ims.continuation, squares, [1.0], 1, 2, parameter="mu"), TypeError, "got 'mu'"),
     "drop-in callback of one": (partial(drop_in, callback=lambda x: None), TypeError, r"callback\(x, F\).*\(x\)"),
-    "a branch of two keywords": (lambda: ims.continuation(lambda x, *, a=1, b=2: x - a, [1.0], 0.0, 1.0), TypeError,
-        "parameter='a'"),
+    "a branch of two": (lambda: ims.continuation(lambda x, *, a=1, b=2: x, [1.0], 0, 1), TypeError, "parameter='a'"),
 }  # fmt: skip
 
 
+NAMES = {"fsolve": "'fsolve': implicitsolve.root", "fixed_point": "fixed_point=True", "grad": "pull_back",
+    "petsc": "import implicitsolve.petsc", "least_squares": "scipy.optimize.least_squares", "gmres": "'GMRES'",
+    "Newtonkrylov": "did you mean 'NewtonKrylov'", "explain": "'diagnostics.explain'", "ILU": "'precondition.ILU'",
+    "check_derivative": "'testing.check_derivatives'", "Bounds": "scipy.optimize.Bounds"}  # fmt: skip
+NAMES_THE_WAY |= {name: (partial(ims.__getattr__, name), AttributeError, way) for name, way in NAMES.items()}
+METHODS = {"krylov": '"newton-krylov"', "hybr": '"auto"', "lm": "least_squares", "df-sane": '"newton-krylov"',
+    "broyden1": '"broyden"', "newton_krylov": "did you mean 'newton-krylov'", "newton": '"auto", or'}  # fmt: skip
+NAMES_THE_WAY |= {name: (partial(root, method=name), ValueError, f"`method`.*{way}") for name, way in METHODS.items()}
 KEYWORDS = dict.fromkeys(["J", "Dfun", "jacobian"], ": pass jac=f") | {"band": ": pass .*structure=", "rng": "$"}
 NAMES_THE_WAY |= {name: (partial(root, **{name: abs}), TypeError, f"`{name}`{way}") for name, way in KEYWORDS.items()}
 A_LIST, DOUBLE = "pass an array, or a list of numbers", r"dtype=float"

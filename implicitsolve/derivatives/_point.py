@@ -68,7 +68,7 @@ class Point:
         self.found = None if found is None or found.structure is None else found
         ways = problem.vjp, problem.linearize, problem.jac, structure, problem.halves, self.found
         if needs_adjoint and all(way is None for way in ways):
-            raise TypeError("pull_back: the problem needs `vjp`, `linearize`, `jac` or `structure` for J^H")
+            raise TypeError('pull_back: J^H needs `vjp`, `jac`, `structure` (such as "detect"), or derivatives="trace"')
         self.flat = evaluator.flatten(self.x)
         is_measured = isinstance(result, NonlinearResult) and problem.halves is None
         self.F = evaluator.flatten(result.fun) if is_measured else None

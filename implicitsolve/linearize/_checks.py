@@ -49,7 +49,7 @@ def checked_array(value: Any, name: str, xp: Namespace, dtype: Any, shape: tuple
 
 
 def _as_dtype(value: Array, name: str, xp: Namespace, dtype: Any) -> Array:
-    if not xp.isdtype(value.dtype, ("bool", "integral", "real floating", "complex floating")):
+    if not xp.isdtype(value.dtype, ("integral", "real floating", "complex floating")):
         raise TypeError(f"`{name}` must return numbers, got dtype {value.dtype}")
     if is_complex(value) and not xp.isdtype(dtype, "complex floating"):
         raise TypeError(f"`{name}` returned complex numbers for a real x0: pass a complex x0 to solve in complex")

@@ -72,7 +72,8 @@ def aslinearoperator(A: Any, name: str = "A") -> LinearOperator:
         return LinearOperator(
             A.matvec, None if rmatvec is None else adjoint, in_shape=A.shape[1], out_shape=A.shape[0], dtype=dtype
         )
-    raise TypeError(f"`{name}` must be a LinearOperator, an array or a sparse matrix, got {type(A).__name__}")
+    more = ", or settings such as precondition.ILU()" if name == "preconditioner" else ""
+    raise TypeError(f"`{name}` must be a LinearOperator, an array or a sparse matrix{more}, got {type(A).__name__}")
 
 
 def is_cupy_sparse(A: Any) -> bool:

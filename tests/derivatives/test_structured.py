@@ -187,7 +187,7 @@ def test_arguments_that_do_not_fit():
         pull_back(plain, solution, family.cotangent, method=BlockLU())
     with pytest.raises(ValueError, match="`structure`"):
         pull_back(plain, solution, family.cotangent, M=BlockLU())
-    with pytest.raises(TypeError, match="`vjp`, `linearize`, `jac` or `structure`"):
+    with pytest.raises(TypeError, match="`vjp`, `jac`, `structure`"):
         pull_back(Problem(family.residual), solution, family.cotangent)
     with pytest.raises(ValueError, match="`cotangent` must have the shape of x"):
         pull_back(problem, solution, family.cotangent[:2])
