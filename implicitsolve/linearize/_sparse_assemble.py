@@ -140,6 +140,7 @@ class SparseAssembler:
         rms = from_host(norm2(size)[:, None] / math.sqrt(x.shape[1]), x)
         part = xp.where(size > 0, precision ** (1 / 3), precision**0.2)
         floor = xp.where(rms > 0, part * rms, xp.ones_like(rms))
+        floor = xp.where(xp.isfinite(floor), floor, 0.0)  # their squares overflow
         return max(precision**0.45, DIGITS * precision) * xp.maximum(size, floor) * unit
 
     def _members(self, x: Array, color: int) -> Array:
@@ -155,13 +156,14 @@ class SparseAssembler:
         changes = xp.empty((self.cost, *x.shape), dtype=F.dtype, device=device(x))
         with np.errstate(all="ignore"):
             moved = x + xp.astype(h, x.dtype, copy=False)
+            moved = xp.where(xp.isfinite(moved), moved, x - h)  # no function is called where x overflows
             for color in range(self.cost):
                 xp.subtract(residual(xp.where(self._members(x, color), moved, x)), F, out=changes[color, ...])
             steps = moved - x  # as rounded
             bad = to_host(~xp.all(xp.isfinite(changes), axis=2))
             for color in np.flatnonzero(bad.any(axis=1)).tolist():
                 mine = self._members(x, color)
-                turned = residual(xp.where(mine, x - steps, x)) - F
+                turned = residual(xp.where(mine & xp.isfinite(x - steps), x - steps, x)) - F
                 better = from_host(bad[color], x) & xp.all(xp.isfinite(turned), axis=1)
                 changes[color, ...] = xp.where(better[:, None], turned, changes[color, ...])
                 steps = xp.where(better[:, None] & mine, -steps, steps)
