@@ -140,23 +140,17 @@ class _Clock:
         self.sign = np.ones(systems) * (method.sign or np.nan)
         self.mass: Array = 1.0
         if method.mass is not None:
-            xp = array_namespace(x0)
-            mass = as_inexact(method.mass, "mass")
+            xp, mass = array_namespace(x0), as_inexact(method.mass, "mass")
             if tuple(mass.shape) not in ((), evaluator.event_shape):
-                raise ValueError(
-                    f"PseudoTransient: `mass` must be a number or have the shape {evaluator.event_shape} of a state, "
-                    f"got {tuple(mass.shape)}"
-                )
+                expected = f"a number or have the shape {evaluator.event_shape} of a state"
+                raise ValueError(f"PseudoTransient: `mass` must be {expected}, got {tuple(mass.shape)}")
             mass = xp.astype(xp.asarray(mass, device=x0.device), x0.dtype)
             self.mass = xp.reshape(xp.broadcast_to(mass, evaluator.event_shape), (1, evaluator.size))
 
     def shift(self, rows: Indices, J: LinearOperator, x: Array, F: Array) -> LinearOperator:
         """J of the next step for systems `rows` of the whole batch."""
         with np.errstate(all="ignore"):
-            if np.isnan(self.norms[rows]).any():
-                self._begin(rows, J, F)
-            else:
-                self._advance(rows, x, F)
+            self._begin(rows, J, F) if np.isnan(self.norms[rows]).any() else self._advance(rows, x, F)
         self.norms[rows] = norm2(F)
         scatter(self.x, rows, x)
         self.rows, self.J = rows, J
@@ -179,10 +173,8 @@ class _Clock:
         """The first time steps, and the signs."""
         method, new, image = self.method, np.isnan(self.norms[rows]), J.matvec(F)
         first = method.first_step * norm2(self.mass * F) / norm2(image)
-        slope, diagonal = np.real(to_host(array_namespace(F).vecdot(F, image))), _diagonal(J)
-        if diagonal is not None:  # the fastest modes decay
-            slope = np.where(diagonal.sum(axis=1) == 0, slope, diagonal.sum(axis=1))
-        sign = np.where(slope > 0, -1.0, 1.0)
+        slope, trace = np.real(to_host(array_namespace(F).vecdot(F, image))), _trace(J)
+        sign = np.where(np.where(trace == 0, slope, trace) > 0, -1.0, 1.0)  # the fastest modes decay
         self.delta[rows] = np.where(new, first, self.delta[rows])
         self.sign[rows] = np.where(np.isnan(self.sign[rows]), sign, self.sign[rows])
 
@@ -201,12 +193,11 @@ class _Clock:
         return _with_diagonal(J, from_host(np.where(np.isfinite(shift), shift, 0.0), F)[:, None] * (self.mass + 0 * F))
 
 
-def _diagonal(J: LinearOperator) -> HostArray | None:
-    """The diagonals of matrices (b, N); of operators without entries None."""
+def _trace(J: LinearOperator) -> HostArray:
+    """The traces of matrices; zeros of operators without entries."""
     if isinstance(J, BlockBandedMatrix):
-        blocks = np.real(to_host(J.diagonal))
-        return np.diagonal(blocks, axis1=-2, axis2=-1).reshape(blocks.shape[0], -1)
-    return np.real(to_host(J.diagonal())) if isinstance(J, SparseMatrix) else None
+        return np.real(np.einsum("btii->b", to_host(J.diagonal)))
+    return np.real(to_host(J.diagonal())).sum(axis=1) if isinstance(J, SparseMatrix) else np.zeros(1)
 
 
 def _with_diagonal(J: LinearOperator, d: Array) -> LinearOperator:
