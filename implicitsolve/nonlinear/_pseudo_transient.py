@@ -154,12 +154,12 @@ class _Clock:
         self.norms[rows] = norm2(F)
         scatter(self.x, rows, x)
         self.rows, self.J = rows, J
-        return self._shifted(rows, J, F)
+        return self._matrix(rows, J, F)
 
     def shorter(self, rows: Indices, F: Array) -> tuple[Array, Any]:
         """Steps of some systems by their shorter time steps, and the inverse."""
         places = np.flatnonzero(np.isin(self.rows, rows))
-        inverse = self.direct.factor(self._shifted(rows, self.J.take(places), F))
+        inverse = self.direct.factor(self._matrix(rows, self.J.take(places), F))
         return inverse.negative(F), inverse.matvec
 
     def contraction(self, rows: Indices, F: Array, step: Array, correction: Any) -> HostArray:
@@ -186,7 +186,7 @@ class _Clock:
         growth = np.fmin(np.where(is_linear, self.method.increment, LINEAR) * old / norms, MOST_GROWTH)
         self.delta[rows] *= np.where(norms == old, 1.0, growth)
 
-    def _shifted(self, rows: Indices, J: LinearOperator, F: Array) -> LinearOperator:
+    def _matrix(self, rows: Indices, J: LinearOperator, F: Array) -> LinearOperator:
         """J - sign V / delta."""
         with np.errstate(all="ignore"):
             shift = -self.sign[rows] / self.delta[rows]
