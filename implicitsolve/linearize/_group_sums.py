@@ -13,6 +13,7 @@ from implicitsolve.linearize._bisection import SEED, STEP, BudgetSpentError, Ent
 LENGTH = 2.0**-10  # of the displacements, over those of the probe: curved by 1e-7, rounded to 1e-9 or less
 LONGEST = 16384  # columns of a group whose places one weight tells apart; with more there are two digits
 CLOSE = 0.03  # of the distance between two weights, by which one may differ that is measured
+NEAR = 2e-6  # distance of ratios of sums from a weight, with what is known exactly
 CLEAN = 1e-5  # part of the entries found in a sum that may be left of it
 TINY = 1e-6  # part of the largest sum in the row, up to which a change needs no entry
 FAR = 1e2  # ... and so many times as much of entries whose values come from displacements as long as the probe's
@@ -76,7 +77,7 @@ class GroupSums:
         self.values: HostArray = np.zeros(0, dtype=probe.F.dtype)  # their shares of sums
         self.guesses: Keys = self.keys  # in open rows
         self._random = np.random.default_rng(SEED)
-        self._slack = 0.0  # part of the largest sum in a row that may be left of any
+        self._slack = TINY  # part of the largest sum in a row that may be left of any
 
     def search(self, most: int) -> bool:
         """Add rounds until at most so many rows are open, or more would gain little; whether few are."""
@@ -115,7 +116,7 @@ class GroupSums:
 
     def explain(self, colored: Entries | None = None) -> None:
         """Close the open rows whose sums can be explained; with entries that differences along colors have shown."""
-        self._slack = self._slack if colored is None else TINY
+        self._slack = self._slack if colored is None else CLEAN
         rows = np.flatnonzero(self.is_open)
         keys, values, rest = self._decode(rows, colored)
         self.is_open[rows] = np.logical_or.reduce([part.unexplained.any(axis=0) for part in rest])
@@ -138,7 +139,7 @@ class GroupSums:
 
     def _among(self) -> Keys:
         """Entries that open rows may have in columns of open rows, if such pairs are fewer than the known entries."""
-        if (rows := np.flatnonzero(self.is_open)).size ** 2 > self.keys.size or not self._slack:
+        if (rows := np.flatnonzero(self.is_open)).size ** 2 > self.keys.size:
             return self.keys[:0]
         i, j = np.repeat(rows, rows.size), np.tile(rows, rows.size)
         return (i * np.int64(self.size) + j)[self._may_be(i, j)]
@@ -172,7 +173,8 @@ class GroupSums:
         size = -(-n // groups)
         base = size if size <= LONGEST else int(np.ceil(size**0.5))
         digits = np.stack([place] if base == size else [place // base, place % base])
-        parts = np.concatenate([np.ones((1, n)), 0.5 + (digits + 0.5) / (2 * base)])
+        irregular = self._random.uniform(0.2, 0.8, digits.shape)  # no weight is the mean of two others
+        parts = np.concatenate([np.ones((1, n)), 0.5 + (digits + irregular) / (2 * base)])
         x, F = probe.x[0], probe.F[0]
         if probe.evaluations + parts.shape[0] * groups > probe.budget:
             raise BudgetSpentError
@@ -329,7 +331,9 @@ class Rest:
         inside = ((digits >= 0) & (digits < base)).all(axis=0)
         place = np.where(inside, digits[0] if len(digits) == 1 else digits[0] * base + digits[1], 0)
         column = np.where(inside & (place < size), part.table[g, np.minimum(place, size - 1)], -1)
-        is_close = (np.abs(ratios - weights[:, column]) < CLOSE / (2 * base)).all(axis=0) & (column >= 0)
+        doubt = NEAR + (NEAR * self.gone[g, row] + rounding[row]) / np.abs(sums[0])
+        is_near = np.abs(ratios - weights[:, column]) < np.minimum(doubt, CLOSE / (2 * base))
+        is_close = is_near.all(axis=0) & (column >= 0)
         return row[is_close], column[is_close], sums[0, is_close]
 
 
