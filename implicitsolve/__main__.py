@@ -27,10 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = environment()
     if not options.json:
         _say("To report a problem, paste this block into the issue:\n\n```text")
-        width = max(len(name) for section in found.values() for name in section)
-        for title, section in found.items():
-            _say(title, *(f"  {name:{width}}  {value}" for name, value in section.items()))
-        _say("self-test")
+        _say(*_report.lines_of(found), "self-test")
     checks = [] if options.no_self_test else _run(_report.list_parts(), quiet=options.json)
     if options.json:
         _say(json.dumps({**found, "self-test": [asdict(check) for check in checks]}, indent=2))

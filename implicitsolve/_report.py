@@ -10,7 +10,7 @@ import re
 import socket
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,6 @@ import scipy
 
 import implicitsolve as ims
 from implicitsolve import kernels
-from implicitsolve._typing import HostArray
 from implicitsolve.adapters import kernels as layers
 from implicitsolve.kernels._contract import INSTALL, PLUG_INS
 
@@ -42,6 +41,16 @@ def environment() -> dict[str, Section]:
         "GPU": {"CUDA": ask(_devices) if is_installed("cupy") else "not known without CuPy"},
         "threads": threads(),
     }
+
+
+def lines_of(sections: Mapping[str, Section]) -> list[str]:
+    """Sections as lines: a title, and below it names with their values."""
+    width = max(len(name) for section in sections.values() for name in section)
+    return [
+        line
+        for title, section in sections.items()
+        for line in (title, *(f"  {n:{width}}  {v}" for n, v in section.items()))
+    ]
 
 
 def anonymize(text: str) -> str:
@@ -161,7 +170,7 @@ def list_parts() -> dict[str, Callable[[], None]]:
     backends = ["reference", "lapack", *(name for name in ("numba",) if is_installed(name))]
     backends += ["cupy"] if has_device() else []
     return {
-        "newton_krylov against a dense Newton method": check_against_dense,
+        "newton_krylov": check_newton_krylov,
         "batch, a status for each system": check_batch,
         "implicit GRU, adjoint and gradients": check_layer_gradients,
         **{f"block LU by {name} against dense": partial(check_block_lu, name) for name in backends},
@@ -186,14 +195,9 @@ def agree(what: str, found: Any, expected: Any, bound: float) -> None:
         raise AssertionError(f"{what} differs by {error:.1e}, at most {bound:.0e} was expected")
 
 
-def check_against_dense() -> None:
-    """A x + x^3 = b by both."""
-    rng = np.random.default_rng(0)
-    A, b = 4 * np.eye(30) + rng.uniform(-0.1, 0.1, (30, 30)), rng.standard_normal(30)
-    x = np.zeros(30)
-    for _ in range(20):
-        x = x - np.linalg.solve(A + np.diag(3 * x**2), A @ x + x**3 - b)
-    agree("x", ims.newton_krylov(lambda x: A @ x + x**3 - b, np.zeros(30), f_tol=1e-12), x, 1e-10)
+def check_newton_krylov() -> None:
+    """x^3 + x = 10 for many unknowns."""
+    agree("x", ims.newton_krylov(lambda x: x**3 + x - 10, np.ones(30), f_tol=1e-12), 2.0, 1e-10)
 
 
 def check_batch() -> None:
@@ -270,18 +274,15 @@ def list_compilations() -> dict[str, Callable[[], None]]:
 
 
 def compile_block_lu(k: int, dtype: str) -> None:
-    """Factor and solve with dense outer blocks, diagonal ones, and two blocks below the diagonal."""
+    """Factor and solve with one or two blocks below the diagonal."""
     rng = np.random.default_rng(0)
-    for lower, is_diagonal in ((1, False), (1, True), (2, False)):
+    for lower in (1, 2):
         blocks = rng.uniform(-0.1, 0.1, (2, 40, lower + 2, k, k)).astype(dtype)
-        if is_diagonal:
-            blocks *= np.eye(k, dtype=dtype)
         blocks[:, :, lower] += np.eye(k, dtype=dtype)
-        b = np.ones((2, 40, k), dtype)
-        for pivoting in ("auto", "block", "band"):
+        for pivoting in ("block", "band"):
             inverse = ims.BlockLU(pivoting=pivoting).factor(ims.BlockBandedMatrix(blocks, lower=lower, upper=1))
-            inverse.matvec(b)
-            inverse.rmatvec(b)
+            inverse.matvec(np.ones((2, 40, k), dtype))
+            inverse.rmatvec(np.ones((2, 40, k), dtype))
 
 
 def compile_layers(dtype: str) -> None:
@@ -296,10 +297,5 @@ def compile_layers(dtype: str) -> None:
 
 
 def compile_newton_batch(dtype: str) -> None:
-    """One system in each lane, then as a batch."""
-
-    def residual(x: HostArray, p: HostArray, out: HostArray) -> None:
-        out[0] = x[0] ** 2 - p[0]
-        out[1] = x[1] - x[0]
-
-    ims.newton_batch(residual, np.ones((3, 2), dtype), np.asarray([[4.0], [9.0], [-1.0]]))
+    """In lanes, and as a batch."""
+    ims.newton_batch(lambda x, p: x**2 - p, np.ones((3, 2), dtype), np.asarray([[4.0], [9.0], [-1.0]]))

@@ -40,25 +40,24 @@ def summarize(
     numbers: Mapping[str, Any],
     entries: Sequence[tuple[str, str]],
     steps: Sequence[NewtonStep] = (),
+    worst: int = WORST,
+    most: int = LINES,
 ) -> str:
     """Text of a result: `numbers` are the norm, its target and others of each system, `entries` are of the whole."""
     codes = np.asarray(status)
     if codes.ndim:
         lines = [f"{kind}: {describe(x)}, {codes.size} systems", "", *(f"{name}: {text}" for name, text in entries)]
-        parts = batch_tables(codes, numbers, WORST).values() if codes.size else ()
+        parts = batch_tables(codes, numbers, worst) if codes.size else ()
         lines += [line for part in parts for line in ("", format_table(*part))] or ["", "the batch is empty"]
     else:
-        rows = [*number_rows(numbers), *entries, ("x", describe(x))]
+        values = ((name, format_number(np.asarray(value).item())) for name, value in numbers.items())
+        rows = [*values, *entries, ("x", describe(x))]
         lines = [_headline(kind, codes), "", format_table([], rows)]
     text = "\n".join(lines)
     if not steps:
         return text
-    room = max(4, LINES - text.count("\n") - 3)
+    room = max(4, most - text.count("\n") - 3)
     return f"{text}\n\n{format_table(*step_table(steps, room, is_batch=bool(codes.ndim)))}"
-
-
-def number_rows(numbers: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(name, format_number(np.asarray(value).item())) for name, value in numbers.items()]
 
 
 def summarize_derivative(kind: str, status: Any, calls: str, gradients: Mapping[str, Array]) -> str:
@@ -100,7 +99,7 @@ def _headline(kind: str, status: HostArray) -> str:
     return textwrap.fill(f"{kind}: {ended.name}: {ended.message}", WIDTH, subsequent_indent="  ")
 
 
-def batch_tables(status: HostArray, numbers: Mapping[str, Any], most: int) -> dict[str, Table]:
+def batch_tables(status: HostArray, numbers: Mapping[str, Any], most: int) -> list[Table]:
     """How many systems ended how, the quantiles of norms and counts, and the worst systems."""
     columns = {name: np.broadcast_to(each, status.shape).reshape(-1) for name, each in numbers.items()}
     codes, (norms, target, *_) = status.reshape(-1), columns.values()
@@ -112,11 +111,11 @@ def batch_tables(status: HostArray, numbers: Mapping[str, Any], most: int) -> di
         ]
         for i in order_by_distance(codes, norms, target)[:most].tolist()
     ]
-    return {
-        "status": (["status", "systems"], _count_statuses(status)),
-        "quantiles": (["", *QUANTILES], [[name, *_quantiles(each)] for name, each in columns.items()]),
-        "systems": (["worst systems", "status", *columns], rows),
-    }
+    return [
+        (["status", "systems"], _count_statuses(status)),
+        (["", *QUANTILES], [[name, *_quantiles(each)] for name, each in columns.items()]),
+        (["worst systems", "status", *columns], rows),
+    ]
 
 
 def _count_statuses(status: HostArray) -> list[list[str]]:

@@ -11,7 +11,6 @@ from implicitsolve._arrays.namespace import eps
 from implicitsolve._typing import HostArray
 from implicitsolve.diagnostics._causes import ELSEWHERE, Cause, round_up
 from implicitsolve.diagnostics._history import Case
-from implicitsolve.diagnostics._spectrum import NotFiniteError, compute_spectrum
 from implicitsolve.diagnostics._system import DENSE, Condition, System, measure_condition
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.status import Status
@@ -39,10 +38,7 @@ def examine(system: System, case: Case) -> tuple[Cause | None, list[str]]:
         return cause, notes
     if status != Status.CONVERGED:
         cause = (_bounds(system) if status == Status.STATIONARY_ON_BOUND else None) or _noise(system, case)
-    cause = cause or _jacobian(system, status, notes)
-    if case.history.kind == "fixed point" and status != Status.CONVERGED:
-        notes.append(_radius(system))
-    return cause, notes
+    return cause or _jacobian(system, status, notes), notes
 
 
 def _derivatives(system: System, notes: list[str]) -> Cause | None:
@@ -110,14 +106,8 @@ def _jacobian(system: System, status: Status, notes: list[str]) -> Cause | None:
     if cause is None:
         notes.append(f"The condition number of J at x is {known.number:.2g}.")
     if status == Status.CONVERGED and math.isfinite(known.error):
-        relative = _over_size(known.error, system)
-        notes.append(f"The solution lies at about ||J^-1 F(x)|| = {known.error:.2g} from x{relative}.")
+        notes.append(f"The solution lies at about ||J^-1 F(x)|| = {known.error:.2g} from x.")
     return cause
-
-
-def _over_size(error: float, system: System) -> str:
-    size = float(norm2(system.x)[0])
-    return f", {error / size:.1g} of ||x||" if size > 0 else ""
 
 
 def _descent(system: System, known: Condition) -> Cause | None:
@@ -183,15 +173,6 @@ def _kernel(system: System) -> str:
     vector = np.abs(np.linalg.svd(J)[2][-1])
     largest = np.flatnonzero(vector > 0.5 * vector.max())
     return f"It maps a direction to zero whose largest entries are those of {_names(system, largest)}."
-
-
-def _radius(system: System) -> str:
-    try:
-        radius = compute_spectrum(system).radius
-    except NotFiniteError:
-        return "The spectral radius of I - J was not estimated: a product with J is not finite."
-    outcome = "fixed-point iterations converge" if radius < 1 else "Picard's iteration diverges"
-    return f"The spectral radius of I - J at x is {radius:.3g}: near such a point {outcome}."
 
 
 def _names(system: System, entries: HostArray) -> str:

@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -148,34 +148,36 @@ def explain(result: Any, problem: Problem | Callable[[Array], Array] | None = No
     return _of_linear(result)
 
 
-Group: TypeAlias = tuple[Status, Cause, list[int], str]  # a cause, the systems that have it, and where
-
-
 def _of_nonlinear(result: NonlinearResult, problem: Any) -> Explanation:
     status = np.asarray(result.status)
     codes, shape = status.reshape(-1), status.shape
     order = order_by_distance(codes, per_system(result.residual_norm, status), per_system(result.target, status))
-    groups: list[Group] = []
     findings: list[Finding] = []
     cases: dict[int, Case] = {}
+    told: dict[int, tuple[Cause, str]] = {}  # the cause of each system, and where
     for code in [*sorted(set(codes.tolist()) - {int(Status.CONVERGED)}), int(Status.CONVERGED)]:
         rows = order[codes[order] == code]
         if code in (Status.LOST, Status.CANCELLED):
             findings += _list_unsolved(result, Status(code), rows, shape)
-        elif rows.size:
-            some = _read_cases(result, Status(code), rows[:MANY])
-            groups += _group(Status(code), some, rows)
-            cases |= some
+            continue
+        some = _read_cases(result, Status(code), rows[:MANY])
+        cases |= some
+        told |= {row: (cause, case.place) for row, case in some.items() if (cause := find_cause(case)) is not None}
+        if code != Status.CONVERGED:
+            rest = rows[MANY:].tolist()
+            what = f"These {len(rest)} have the same status and are closer to their targets; they were not examined."
+            told |= dict.fromkeys(rest, (Cause("rest", what, "As above."), ""))
     notes: list[str] = []
-    finite = [row for row in order.tolist() if row in cases and cases[row].status not in STOPPED]
-    finite = [row for row in finite if np.isfinite(cases[row].norm)] or finite
-    if problem is not None and finite:
-        notes = _examine(result, problem, finite[0], cases[finite[0]], groups)
-    findings += [
-        Finding(code, _indices(rows, shape), cause.what, where, cause.advice)
-        for code, cause, rows, where in groups
-        if rows
-    ]
+    asked = [row for row in order.tolist() if row in cases and cases[row].status not in STOPPED]
+    asked = [row for row in asked if np.isfinite(cases[row].norm)] or asked
+    if problem is not None and asked:
+        notes, told = _examine(result, problem, asked[0], cases[asked[0]], told)
+    groups: dict[tuple[int, str], list[int]] = {}
+    for row, (cause, _) in told.items():
+        groups.setdefault((int(codes[row]), cause.key), []).append(row)
+    for (code, _), alike in groups.items():
+        cause, where = told[alike[0]]
+        findings.append(Finding(Status(code), _indices(alike, shape), cause.what, where, cause.advice))
     return Explanation(_headline(status), tuple(findings), (*notes, *_sparsity(result)))
 
 
@@ -223,33 +225,19 @@ def _read_cases(result: NonlinearResult, status: Status, rows: HostArray) -> dic
     }
 
 
-def _group(status: Status, cases: dict[int, Case], rows: HostArray) -> list[Group]:
-    """The systems of each cause; those beyond the examined ones are one more."""
-    groups: dict[str, Group] = {}
-    for row, case in cases.items():
-        cause = find_cause(case)
-        if cause is not None:
-            groups.setdefault(cause.key, (status, cause, [], case.place))[2].append(row)
-    rest = rows[MANY:].tolist()
-    if rest and status != Status.CONVERGED:
-        what = f"These {len(rest)} have the same status and are closer to their targets; they were not examined."
-        groups["rest"] = status, Cause("rest", what, "As above."), rest, ""
-    return list(groups.values())
-
-
-def _examine(result: NonlinearResult, problem: Any, row: int, case: Case, groups: list[Group]) -> list[str]:
-    """Check one system with the problem: what is found replaces what its steps say. Return notes."""
+def _examine(
+    result: NonlinearResult, problem: Any, row: int, case: Case, told: dict[int, tuple[Cause, str]]
+) -> tuple[list[str], dict[int, tuple[Cause, str]]]:
+    """Check one system with the problem: notes, and all causes, of which what is found replaces what its steps say."""
     (index,) = _indices([row], np.shape(result.status))
-    system = System("explain", problem, result, index or None)
-    cause, notes = examine(system, case)
+    cause, notes = examine(System("explain", problem, result, index or None), case)
     if cause is not None:
-        for _, _, rows, _ in groups:
-            rows[:] = [other for other in rows if other != row]
-        groups.insert(0, (case.status, cause, [row], case.place or "at x"))
-    for i, (status, said, rows, where) in enumerate(groups):
-        if rows == [row]:
-            groups[i] = status, replace(said, advice=said.advice.replace(CHECK, "").strip()), rows, where
-    return [f"Of system {index[0] if len(index) == 1 else index}:", *notes] if notes and index else notes
+        told.pop(row, None)
+        told = {row: (replace(cause, key=f"{cause.key}, examined"), case.place or "at x")} | told
+    if row in told:
+        said, where = told[row]
+        told[row] = replace(said, advice=said.advice.replace(CHECK, "").strip()), where
+    return [f"Of system {index[0] if len(index) == 1 else index}:", *notes] if notes and index else notes, told
 
 
 def _indices(rows: list[int], shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:

@@ -67,11 +67,6 @@ def pattern_of(caller: str, given: Any, unknowns: int | None = None) -> Pattern:
     return Pattern(sparse, full_rows=found.full_rows) if is_found else Pattern(sparse)
 
 
-def shade(table: HostArray) -> HostArray:
-    """How dark each cell is, up to 1: the fullest is the darkest, and one with a single entry can still be seen."""
-    return np.where(table > 0, 0.4 + 0.6 * np.sqrt(table / (table.max(initial=0.0) or 1.0)), 0.0)
-
-
 def magnitudes(A: Any, most: int) -> HostArray:
     """The largest modulus in each cell of a SciPy sparse array."""
     entries, step = A.tocoo(), _step(A.shape[0], most)

@@ -9,9 +9,9 @@ import numpy as np
 import scipy.sparse
 
 from implicitsolve._summary import WORST, index_of
-from implicitsolve._typing import Array
+from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._history import ENDED_WELL, MANY, read_histories, tabulate_norms
-from implicitsolve.diagnostics._pattern import magnitudes, pattern_of, shade
+from implicitsolve.diagnostics._pattern import magnitudes, pattern_of
 from implicitsolve.diagnostics._spectrum import Spectrum, spectrum
 from implicitsolve.diagnostics._system import System, unwrap
 from implicitsolve.errors import required
@@ -182,11 +182,9 @@ def plot_structure(structure: Any, unknowns: int | None = None, *, ax: Any = Non
     """
     pattern = pattern_of("plot_structure", structure, unknowns)
     table, n = pattern.shares(CELLS), pattern.unknowns
-    ax = _matrix_axes("plot_structure", ax)
-    shown = np.where(table > 0, shade(table), np.nan)
-    ax.imshow(shown, cmap="Blues", clim=(0, 1.2), extent=(0, n, n, 0), interpolation="nearest")
-    ax.set_title(f"{n} × {n}, {pattern.entries} entries")
-    return ax
+    dark = 0.4 + 0.6 * np.sqrt(table / (table.max(initial=0.0) or 1.0))  # one entry can still be seen
+    title = f"{n} × {n}, {pattern.entries} entries"
+    return _draw_matrix("plot_structure", ax, dark, table > 0, n, title, cmap="Blues", clim=(0, 1.2))[0]
 
 
 def plot_jacobian(problem: Any, x: Array, *, system: int | tuple[int, ...] | None = None, ax: Any = None) -> Any:
@@ -221,23 +219,26 @@ def plot_jacobian(problem: Any, x: Array, *, system: int | tuple[int, ...] | Non
     """
     one = System("plot_jacobian", problem, x, system)
     table = magnitudes(scipy.sparse.coo_array(one.dense) if one.matrix is None else one.matrix.to_sparse("csc"), CELLS)
-    ax = _matrix_axes("plot_jacobian", ax)
-    shown = np.where((table > 0) & np.isfinite(table), table, np.nan)
-    known = shown[~np.isnan(shown)]
-    low, high = (float(known.min()), float(known.max())) if known.size else (1.0, 1.0)
-    options = {"norm": "log", "cmap": "viridis", "extent": (0, one.size, one.size, 0), "interpolation": "nearest"}
-    picture = ax.imshow(shown, clim=(low, max(high, low * (1 + 1e-12))), **options)
+    is_shown = (table > 0) & np.isfinite(table)
+    known = table[is_shown] if is_shown.any() else np.ones(1)
+    low, high = float(known.min()), float(known.max())
+    title = f"modulus of the entries of J: {low:.3g} to {high:.3g}"
+    options: Any = {"norm": "log", "cmap": "viridis", "clim": (low, max(high, low * (1 + 1e-12)))}
+    ax, picture = _draw_matrix("plot_jacobian", ax, table, is_shown, one.size, title, **options)
     ax.figure.colorbar(picture, ax=ax, shrink=0.8)
-    ax.set_title(f"modulus of the entries of J: {low:.3g} to {high:.3g}")
     return ax
 
 
-def _matrix_axes(caller: str, ax: Any) -> Any:
+def _draw_matrix(
+    caller: str, ax: Any, table: HostArray, is_shown: HostArray, n: int, title: str, **options: Any
+) -> tuple[Any, Any]:
+    """A picture of an n x n matrix by the numbers of its cells; axes and image."""
     ax = _axes(caller, ax)
     for axis in (ax.xaxis, ax.yaxis):
         axis.get_major_locator().set_params(integer=True)
-    ax.set(xlabel="unknown", ylabel="equation")
-    return ax
+    ax.set(xlabel="unknown", ylabel="equation", title=title)
+    shown = np.where(is_shown, table, np.nan)
+    return ax, ax.imshow(shown, extent=(0, n, n, 0), interpolation="nearest", **options)
 
 
 def _axes(caller: str, ax: Any) -> Any:

@@ -58,5 +58,4 @@ cyclic_reduction: Kernel = Kernel("cyclic_reduction", _reference.cyclic_reductio
 scalar_tridiagonal: Kernel = Kernel(
     "scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, {"numba": _long_rows}, "block_lu"
 )
-scalar_tridiagonal.implement("lapack", _scalar_tridiagonal.Chains, _scalar_tridiagonal.Chains.supports)
 rank_one: Kernel = Kernel("rank_one", _vectors.rank_one, module="vectors")

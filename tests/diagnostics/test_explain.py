@@ -195,16 +195,6 @@ def test_a_local_minimum_of_a_small_residual_is_no_rounding_error():
     assert "rounding" not in only(ims.diagnostics.explain(result)).what
 
 
-def test_a_fixed_point_iteration_that_does_not_contract():
-    turning = np.asarray([[0.0, 1.01], [-1.01, 0.0]])
-    problem = ims.Problem(lambda x: x - x @ turning.T - 1, fixed_point=True)
-    result = ims.root(problem, np.zeros(2), method="picard", stop=NonlinearStop(max_iterations=20))
-    explanation = ims.diagnostics.explain(result, problem)
-    assert (
-        "spectral radius of I - J at x is 1.01: near such a point Picard's iteration diverges" in explanation.notes[-1]
-    )
-
-
 def bratu_in_the_plane(u, a=5.0):
     p, h = np.pad(u, 1), 1 / (u.shape[0] + 1)
     neighbors = p[2:, 1:-1] + p[:-2, 1:-1] + p[1:-1, 2:] + p[1:-1, :-2]

@@ -78,7 +78,7 @@ def test_one_solve_has_its_norms_its_structure_and_its_spectrum(tmp_path):
     result, _ = solved("grid")
     text, page = written(tmp_path, "grid")
     assert str(result.native.detection) in text
-    assert f"<td>{result.native.counts}</td>" in text
+    assert str(result.native.counts) in text
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     norms, structure, spectrum = page.figures()
     assert ">norm of F(x)<" in norms
@@ -89,8 +89,8 @@ def test_one_solve_has_its_norms_its_structure_and_its_spectrum(tmp_path):
 def test_systems_of_a_batch_are_counted_and_those_that_failed_are_named(tmp_path):
     text, page = written(tmp_path, "batch")
     status = solved("batch")[0].status[2].name
-    assert f'<li class="good">CONVERGED 3</li><li class="bad">{status} 1</li>' in text
-    assert written(tmp_path, "many")[0].count("<tr>") > 300  # every system is in a table
+    assert f"<h3>{status}, system 2</h3>" in text
+    assert written(tmp_path, "many")[0].count("CONVERGED") > 280  # every system is in a table
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     assert f"2: {status}" in page.figures()[0]
 
@@ -102,12 +102,12 @@ def test_a_fixed_point_problem_has_the_circle_in_which_picard_converges(tmp_path
     assert ">unit circle<" in page.figures()[-1]
 
 
-def test_without_matplotlib_a_page_has_its_tables_and_says_so(tmp_path, monkeypatch):
+def test_without_matplotlib_a_page_has_its_texts_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     text, page = written(tmp_path, "grid")
     assert not page.values("src")
     assert text.count("Figures need matplotlib: pip install 'implicitsolve[plot]'.".replace("'", "&#x27;")) == 3
-    assert "Every step" in text
+    assert re.search(r"step +norm\(F\) .* calls", text)
 
 
 def test_without_the_problem_no_function_is_called(tmp_path):
