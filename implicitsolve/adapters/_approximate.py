@@ -12,8 +12,8 @@ import numpy as np
 from implicitsolve import Problem, aslinearoperator
 from implicitsolve._arrays.namespace import array_namespace, copy_array, is_array
 from implicitsolve._typing import Array
-from implicitsolve.adapters._common import check_array, check_no_grad, check_size, quiet
-from implicitsolve.stopping import check_generator
+from implicitsolve.adapters._common import check_array, check_no_grad, quiet
+from implicitsolve.stopping import check_choice, check_generator, check_limit
 
 FULL, SKIPPED = "full", "skipped"
 
@@ -72,7 +72,7 @@ def approximate_fixed_point(problem: Problem, rho: int, *, x0: Array | None = No
         raise TypeError(f"{caller}: `problem` must be a Problem, got {type(problem).__name__}")
     if not problem.fixed_point:
         raise ValueError(f"{caller}: `problem` must be one of a fixed point, with fixed_point=True, got False")
-    rho = check_size(caller, "rho", rho)
+    check_limit(caller, "rho", rho, least=1)
     x = _zeros(caller, problem) if x0 is None else x0
     if not is_array(x):
         raise TypeError(f"{caller}: `x0` must be an array, got {type(x).__name__}")
@@ -121,8 +121,7 @@ class ApproximateFixedPoint:
         Fixed-Points in Recurrent Neural Networks*, this is FPI with the parameters of line 5 held fixed.
         """
         caller = "pull_back"
-        if propagation not in (FULL, SKIPPED):
-            raise ValueError(f"{caller}: `propagation` must be {FULL!r} or {SKIPPED!r}, got {propagation!r}")
+        check_choice(caller, "propagation", propagation, (FULL, SKIPPED))
         of_parameters = self.problem.parameter_vjp
         if of_parameters is None:
             raise TypeError(f"{caller}: the problem needs `parameter_vjp`")

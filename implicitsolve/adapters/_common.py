@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeAlias
@@ -13,7 +12,7 @@ from array_api_compat import device
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import array_namespace, copy_array, is_array
 from implicitsolve._typing import Array, DType, HostArray, Indices
-from implicitsolve.stopping import check_generator, check_tolerance
+from implicitsolve.stopping import check_generator, check_limit, check_tolerance
 
 Shapes: TypeAlias = Callable[[int, int], dict[str, tuple[int, ...]]]
 """Names and shapes of parameters for d inputs and k states of one position."""
@@ -106,21 +105,12 @@ def check_lengths(caller: str, lengths: Lengths, B: int, T: int, is_single: bool
     return host.astype(np.intp)
 
 
-def check_size(caller: str, name: str, value: object) -> int:
-    try:
-        size = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(f"{caller}: `{name}` must be an integer, got {type(value).__name__}") from None
-    if size < 1:
-        raise ValueError(f"{caller}: `{name}` must be at least 1, got {size}")
-    return size
-
-
 def draw(
-    caller: str, shapes: Shapes, d: object, k: object, scale: float, rng: np.random.Generator, dtype: DType
+    caller: str, shapes: Shapes, d: int, k: int, scale: float, rng: np.random.Generator, dtype: DType
 ) -> dict[str, HostArray]:
     """Draw the parameters of these shapes uniformly from [-scale, scale], in order."""
-    d, k = check_size(caller, "d", d), check_size(caller, "k", k)
+    for size, value in (("d", d), ("k", k)):
+        check_limit(caller, size, value, least=1)
     check_generator(caller, rng)
     check_tolerance(caller, "scale", scale)
     try:

@@ -8,10 +8,10 @@ from typing import TypeAlias
 import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace, copy_array, is_array
-from implicitsolve._typing import Array, Indices
-from implicitsolve.adapters._common import check_array, check_size
+from implicitsolve._typing import Array
+from implicitsolve.adapters._common import check_array
 from implicitsolve.adapters._lifted_matrices import LiftedMatrices, Places, matrices
-from implicitsolve.stopping import check_choice
+from implicitsolve.stopping import check_choice, check_limit
 
 Named: TypeAlias = dict[str, Array]
 FORMATS = ("sparse", "block-banded", "dense")
@@ -151,25 +151,20 @@ def lifted_rnn(
     array([4., 2., 1., 0.])
     """
     caller = "lifted_rnn"
-    T = check_size(caller, "T", T)
+    check_limit(caller, "T", T, least=1)
     check_choice(caller, "outputs", outputs, ("last", "all"))
     check_choice(caller, "initial", initial, INITIAL)
     named, own = _check(caller, {"W_H": W_H, "W_I": W_I, "W_O": W_O}, format, {} if b is None else {"b": b})
     k = _check_sizes(caller, named, "W_H", "W_I", "W_O")
-    d, q = W_I.shape[1], W_O.shape[0]
-    steps = np.arange(T)  # T - t for t = T, ..., 1
-    is_input = initial == "input"
-    in_A: Places = {"W_H": _corners(steps[:-1] if is_input else steps, 1, k, k)}
-    in_B: Places = {"W_I": _corners(steps, 0, k, d)}
-    if is_input:
-        in_B["W_H"] = np.array([[(T - 1) * k, T * d]])
-    in_C: Places = {"W_O": _corners(steps if outputs == "all" else steps[:1], 0, q, k)}
-    n, p = (T * k, T * d + k) if is_input else ((T + 1) * k, T * d)
+    d, q, n = W_I.shape[1], W_O.shape[0], T if initial == "input" else T + 1
     for name in own:
         _check_size(caller, own, name, 0, k, "W_H", "k = ")
-        in_B[name] = _constant(steps, k, p)
-    places, sizes = (in_A, in_B, in_C), (n, p + bool(own), q * (T if outputs == "all" else 1))
-    return matrices(caller, named | own, places, sizes, format)
+    p = T * d + k * (initial == "input")
+    places = _steps(("W_H", "W_I", "W_O", "b"), (T, k, d, q), 0, (T * d, p), n == T, is_backward=False)
+    in_C = places[2] if outputs == "all" else {"W_O": places[2]["W_O"][:1]}
+    in_B = {name: at for name, at in places[1].items() if name in named | own}
+    sizes = n * k, p + bool(own), q * (T if outputs == "all" else 1)
+    return matrices(caller, named | own, (places[0], in_B, in_C), sizes, format)
 
 
 def lifted_birnn(
@@ -233,7 +228,7 @@ def lifted_birnn(
     array([2., 2., 4.])
     """
     caller = "lifted_birnn"
-    T = check_size(caller, "T", T)
+    check_limit(caller, "T", T, least=1)
     check_choice(caller, "initial", initial, INITIAL)
     given = {"W_Hf": W_Hf, "W_If": W_If, "W_Of": W_Of, "W_Hb": W_Hb, "W_Ib": W_Ib, "W_Ob": W_Ob}
     biases = {name: value for name, value in {"bf": bf, "bb": bb}.items() if value is not None}
@@ -242,21 +237,41 @@ def lifted_birnn(
     for forward, backward, axis in (("W_If", "W_Ib", 1), ("W_Of", "W_Ob", 0)):
         _check_size(caller, named, backward, axis, named[forward].shape[axis], forward)
     d, q, is_input = W_If.shape[1], W_Of.shape[0], initial == "input"
-    steps, blocks = np.arange(T), T if is_input else T + 1
-    inner, half, p = steps[:-1] if is_input else steps, blocks * k, T * d
-    mirrored = np.stack([steps, steps[::-1]], axis=1)  # block T - s of g_s, and block s - 1 of u_{T+1-s}
-    in_A = {"W_Hf": _corners(inner, 1, k, k), "W_Hb": _corners(inner, 1, m, m) + half}
-    in_B = {"W_If": _corners(steps, 0, k, d), "W_Ib": mirrored * (m, d) + (half, 0)}
-    if is_input:
-        in_B |= {"W_Hf": np.array([[half - k, p]]), "W_Hb": np.array([[half + (T - 1) * m, p + k]])}
-        p += k + m
     for name in own:
-        start, size, recurrent = (0, k, "W_Hf") if name == "bf" else (half, m, "W_Hb")
+        size, recurrent = (k, "W_Hf") if name == "bf" else (m, "W_Hb")
         _check_size(caller, own, name, 0, size, recurrent)
-        in_B[name] = _constant(steps, size, p) + np.array([start, 0])
-    in_C = {"W_Of": _corners(steps, 0, q, k), "W_Ob": mirrored * (q, m) + (0, half)}
-    sizes = half + blocks * m, p + bool(own), T * q
-    return matrices(caller, named | own, (in_A, in_B, in_C), sizes, format)
+    n, u = T if is_input else T + 1, T * d
+    p = u + (k + m) * is_input
+    ahead = _steps(("W_Hf", "W_If", "W_Of", "bf"), (T, k, d, q), 0, (u, p), is_input, is_backward=False)
+    back = _steps(("W_Hb", "W_Ib", "W_Ob", "bb"), (T, m, d, q), n * k, (u + k, p), is_input, is_backward=True)
+    in_A, in_B, in_C = (one | other for one, other in zip(ahead, back))
+    in_B = {name: at for name, at in in_B.items() if name in named | own}
+    return matrices(caller, named | own, (in_A, in_B, in_C), (n * (k + m), p + bool(own), T * q), format)
+
+
+def _steps(
+    names: tuple[str, ...],
+    sizes: tuple[int, int, int, int],
+    start: int,
+    columns: tuple[int, int],
+    is_input: bool,
+    *,
+    is_backward: bool,
+) -> tuple[Places, Places, Places]:
+    """Corners of the weights of one recursion in A, B and C, whose states begin at `start`, the last one first.
+
+    `sizes` are T, k, d and q, `columns` those of B for h_0, if that is an input, and for a constant input. Step s of a
+    backward recursion takes the input, and adds to the output, of T + 1 - s.
+    """
+    (recurrent, inputs, outputs, bias), (T, k, d, q) = names, sizes
+    steps = np.arange(T)  # T - t for t = T, ..., 1
+    rows, times = start + steps * k, steps[::-1] if is_backward else steps
+    inner = rows[:-1] if is_input else rows
+    in_B = {inputs: np.stack([rows, times * d], axis=1), bias: np.stack([rows, np.full(T, columns[1])], axis=1)}
+    if is_input:
+        in_B[recurrent] = np.array([[start + (T - 1) * k, columns[0]]])
+    in_A = {recurrent: np.stack([inner, inner + k], axis=1)}
+    return in_A, in_B, {outputs: np.stack([times * q, rows], axis=1)}
 
 
 def _check(caller: str, weights: Named, format: str, biases: Named) -> tuple[Named, Named]:
@@ -293,13 +308,3 @@ def _check_size(caller: str, weights: Named, name: str, axis: int, size: int, ot
     if weights[name].shape[axis] != size:
         got = tuple(weights[name].shape)
         raise ValueError(f"{caller}: `{name}` must have {label}{size} on axis {axis}, as `{other}` has, got {got}")
-
-
-def _corners(steps: Indices, offset: int, r: int, c: int) -> Indices:
-    """Row and column at which blocks (r, c) begin, in block rows `steps` and block columns `steps + offset`."""
-    return np.stack([steps * r, (steps + offset) * c], axis=1)
-
-
-def _constant(steps: Indices, r: int, column: int) -> Indices:
-    """Row and column at which a bias begins in the block rows `steps`: in the column of the constant input."""
-    return np.stack([steps * r, np.full_like(steps, column)], axis=1)

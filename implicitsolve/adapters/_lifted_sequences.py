@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from implicitsolve._arrays.namespace import array_namespace, is_array
 from implicitsolve._typing import Array
-from implicitsolve.adapters._common import check_array, check_size
-from implicitsolve.stopping import check_flag
+from implicitsolve.adapters._common import check_array
+from implicitsolve.stopping import check_flag, check_limit
 
 
 def lifted_inputs(sequences: Array, *, initial: Array | None = None, constant: bool = False) -> Array:
@@ -81,7 +81,7 @@ def lifted_outputs(values: Array, T: int) -> Array:
     array([[1., 2.],
            [3., 4.]])
     """
-    T = check_size("lifted_outputs", "T", T)
+    check_limit("lifted_outputs", "T", T, least=1)
     if not is_array(values):
         raise TypeError(f"lifted_outputs: `values` must be an array, got {type(values).__name__}")
     if values.ndim not in (1, 2) or values.shape[-1] % T:

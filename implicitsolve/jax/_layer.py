@@ -17,14 +17,13 @@ from jax.core import Tracer
 import implicitsolve as ims
 from implicitsolve._typing import HostArray
 from implicitsolve.adapters._approximate import FULL, SKIPPED
-from implicitsolve.adapters._common import check_size
 from implicitsolve.adapters._equations import Equations, Recurrence
 from implicitsolve.jax._exchange import Packing
 from implicitsolve.jax._root import RootResult
 from implicitsolve.jax._solves import Settings, outcome, solution_map
 from implicitsolve.problem import Problem
 from implicitsolve.status import Status
-from implicitsolve.stopping import LinearStop, NonlinearStop, check_choice
+from implicitsolve.stopping import LinearStop, NonlinearStop, check_choice, check_limit
 
 HostArrays: TypeAlias = Sequence[HostArray]
 ARRAYS = (jax.Array, np.ndarray)  # tracers are among the first
@@ -164,7 +163,7 @@ def approximate_fixed_point(
     (4, 3)
     """
     caller = "approximate_fixed_point"
-    rho = check_size(caller, "rho", rho)
+    check_limit(caller, "rho", rho, least=1)
     check_choice(caller, "propagation", propagation, (FULL, SKIPPED))
     (weights, sequences, ends), shape, fixed, is_single = _arrange(caller, adapter, params, inputs, lengths, options)
     cell = _recurrence(adapter, weights, fixed)

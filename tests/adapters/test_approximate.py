@@ -161,7 +161,7 @@ def test_what_a_gradient_needs():
     np.testing.assert_array_equal(found.pull_back(np.ones(2), propagation="skipped").gradients["b"], 1.0)
     with pytest.raises(TypeError, match="pull_back: the problem needs `linearize` or `vjp` for propagation='full'"):
         found.pull_back(np.ones(2))
-    with pytest.raises(ValueError, match="`propagation` must be 'full' or 'skipped', got 'half'"):
+    with pytest.raises(ValueError, match="`propagation` must be one of 'full', 'skipped', got 'half'"):
         found.pull_back(np.ones(2), propagation="half")
     bare = approximate_fixed_point(ims.Problem(lambda x: x - 1.0, fixed_point=True), 2, x0=np.zeros(2))
     with pytest.raises(TypeError, match="the problem needs `parameter_vjp`"):

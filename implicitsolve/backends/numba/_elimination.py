@@ -146,21 +146,12 @@ def finish(F, t, j, lower, k):
 
 @inline
 def update(F, t, j, s, lower, k):
-    """``F[t + s, j - s] -= F[t + s, lower - s] @ F[t, j]``, four terms at a time."""
+    """``F[t + s, j - s] -= F[t + s, lower - s] @ F[t, j]``."""
     for i in range(k):
-        q = 0
-        while q + 4 <= k:
-            l0, l1 = -F[t + s, lower - s, i, q], -F[t + s, lower - s, i, q + 1]
-            l2, l3 = -F[t + s, lower - s, i, q + 2], -F[t + s, lower - s, i, q + 3]
+        for q in range(k):
+            ratio = -F[t + s, lower - s, i, q]
             for c in range(k):
-                v = fma(l1, F[t, j, q + 1, c], fma(l0, F[t, j, q, c], F[t + s, j - s, i, c]))
-                F[t + s, j - s, i, c] = fma(l3, F[t, j, q + 3, c], fma(l2, F[t, j, q + 2, c], v))
-            q += 4
-        while q < k:
-            l0 = -F[t + s, lower - s, i, q]
-            for c in range(k):
-                F[t + s, j - s, i, c] = fma(l0, F[t, j, q, c], F[t + s, j - s, i, c])
-            q += 1
+                F[t + s, j - s, i, c] = fma(ratio, F[t, j, q, c], F[t + s, j - s, i, c])
 
 
 @inner
@@ -188,20 +179,12 @@ def copy_block(A, F, t, j, k):
 
 @inner
 def largest_in_block(F, t, j, k):
-    """Largest magnitude in one block, by four chains of comparisons, since each waits for the last."""
-    a = b = c = d = magnitude(F[t, j, 0, 0])
+    """Largest magnitude in one block."""
+    largest = magnitude(F[t, j, 0, 0])
     for r in range(k):
-        q = 0
-        while q + 4 <= k:
-            a = larger(a, magnitude(F[t, j, r, q]))
-            b = larger(b, magnitude(F[t, j, r, q + 1]))
-            c = larger(c, magnitude(F[t, j, r, q + 2]))
-            d = larger(d, magnitude(F[t, j, r, q + 3]))
-            q += 4
-        while q < k:
-            a = larger(a, magnitude(F[t, j, r, q]))
-            q += 1
-    return larger(larger(a, b), larger(c, d))
+        for c in range(k):
+            largest = larger(largest, magnitude(F[t, j, r, c]))
+    return largest
 
 
 @inner
