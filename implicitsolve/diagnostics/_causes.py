@@ -15,7 +15,6 @@ from implicitsolve.status import Status
 
 ROUNDED = 0.4  # reduction of ||F|| by this power of eps that ends where rounding begins
 FLAT = 0.9  # factor of a step that is hardly progress
-FOREVER = 10_000  # more steps than anyone would wait for
 STEADY = 0.25  # spread of the last factors, relative to their mean
 POWER = 0.015  # distance to (1 - 1/m)^m, the factor of ||F|| by which Newton's steps reduce a power m
 POOR = 0.5  # linear residual from which on a direction is a poor one, and length of steps below which it seems to be
@@ -78,7 +77,7 @@ def _iteration_limit(case: Case) -> Cause:
         return Cause("none", "No step was allowed.", "NonlinearStop(max_iterations=...) of at least 1.")
     is_falling = case.target > 0 and 0 < rate < 1 and case.norm > case.target
     more = math.ceil(math.log(case.target / case.norm) / math.log(rate)) if is_falling else 0
-    if not rate < 1 or more > FOREVER:
+    if not rate < 1:
         what = f"norm(F) hardly falls any further: {case.aim} after {history.steps} steps."
         return slow or Cause("no progress", what, _another_method(case))
     ratios = history.ratios
