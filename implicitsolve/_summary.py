@@ -33,18 +33,10 @@ COLUMNS = {  # of what a step holds for each system, and what is shown of a batc
 Table: TypeAlias = tuple[Sequence[str], Sequence[Sequence[str]]]  # header and rows
 
 
-def summarize(
-    kind: str,
-    x: Array,
-    status: Any,
-    numbers: Mapping[str, Any],
-    entries: Sequence[tuple[str, str]],
-    steps: Sequence[NewtonStep] = (),
-    worst: int = WORST,
-    most: int = LINES,
-) -> str:
-    """Text of a result: `numbers` are the norm, its target and others of each system, `entries` are of the whole."""
-    codes = np.asarray(status)
+def summarize(result: Any, worst: int = WORST, most: int = LINES) -> str:
+    """Text of a result, with so many of the worst systems, and so many lines."""
+    kind, x, codes = type(result).__name__, result.x, np.asarray(result.status)
+    numbers, entries, steps = result._numbers(), result._facts(), getattr(result, "steps", ())
     if codes.ndim:
         lines = [f"{kind}: {describe(x)}, {codes.size} systems", "", *(f"{name}: {text}" for name, text in entries)]
         parts = batch_tables(codes, numbers, worst) if codes.size else ()
@@ -60,10 +52,11 @@ def summarize(
     return f"{text}\n\n{format_table(*step_table(steps, room, is_batch=bool(codes.ndim)))}"
 
 
-def summarize_derivative(kind: str, status: Any, calls: str, gradients: Mapping[str, Array]) -> str:
-    """Text of a derivative of a solution, its linear solve aside."""
-    codes = np.asarray(status)
-    lines = [f"{kind}: {codes.size} systems" if codes.ndim else _headline(kind, codes), "", f"calls: {calls}"]
+def summarize_derivative(result: Any) -> str:
+    """Text of a derivative of a solution, and of its linear solve."""
+    kind, codes, gradients = type(result).__name__, np.asarray(result.status), getattr(result, "gradients", {})
+    headline = f"{kind}: {codes.size} systems" if codes.ndim else _headline(kind, codes)
+    lines = [headline, "", f"calls: {result.counts}"]
     if gradients:
         rows = [
             [name, *describe(value).split(" ", 1), format_number(norm_max(_flat(value)).item())]
@@ -72,7 +65,7 @@ def summarize_derivative(kind: str, status: Any, calls: str, gradients: Mapping[
         lines += ["", format_table(["gradient", "dtype", "shape", "max|.|"], rows)]
     if codes.ndim:
         lines += ["", format_table(["status", "systems"], _count_statuses(codes))]
-    return "\n".join([*lines, "", ""])
+    return "\n".join([*lines, "", summarize(result.linear)])
 
 
 def list_entries(result: Any) -> dict[str, str]:

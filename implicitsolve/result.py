@@ -127,10 +127,7 @@ class LinearResult(Ending):
 
     def summary(self) -> str:
         """Return a table of the solve; see `NonlinearResult.summary`."""
-        return self._text()
-
-    def _text(self, *limits: int) -> str:
-        return summarize(type(self).__name__, self.x, self.status, self._numbers(), self._facts(), (), *limits)
+        return summarize(self)
 
     def _numbers(self) -> dict[str, Any]:
         return {"norm(b - A x)": self.residual_norm, "target": self.target, "iterations": self.iterations}
@@ -290,11 +287,7 @@ class NonlinearResult(Ending):
         2     6.01e-06       1  0.000694       0       1      2
         3     4.51e-12       1   0.00497       0       1      2
         """
-        return self._text()
-
-    def _text(self, *limits: int) -> str:
-        """The summary, with so many of the worst systems and so many lines."""
-        return summarize(type(self).__name__, self.x, self.status, self._numbers(), self._facts(), self.steps, *limits)
+        return summarize(self)
 
     def _facts(self) -> list[tuple[str, str]]:
         """What is known of the whole solve, by its names in tables."""

@@ -39,11 +39,7 @@ class Derivative(Ending):
 
     def summary(self) -> str:
         """Return what is known of the derivative, and of its linear solve, as a table."""
-        name, gradients = type(self).__name__, getattr(self, "gradients", {})
-        return summarize_derivative(name, self.status, str(self.counts), gradients) + self.linear.summary()
-
-    def _facts(self) -> list[tuple[str, str]]:
-        return [("calls", str(self.counts)), *self.linear._facts()]
+        return summarize_derivative(self)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)

@@ -19,7 +19,7 @@ import numpy as np
 
 from implicitsolve import _report as command
 from implicitsolve._arrays.files import as_path
-from implicitsolve._summary import list_entries, order_by_distance, per_system
+from implicitsolve._summary import list_entries, order_by_distance, per_system, summarize
 from implicitsolve.diagnostics._explain import Explanation, explain
 from implicitsolve.diagnostics._history import ENDED_WELL, MANY
 from implicitsolve.diagnostics._plots import plot_convergence, plot_spectrum, plot_structure
@@ -91,10 +91,10 @@ def report(result: Any, path: str | os.PathLike[str], *, problem: Any = None) ->
         sections["Structure of J"] = _structure(result, problem)
         if problem is not None and math.prod(result.x.shape):
             sections["Spectrum of J"] = _spectrum(result, problem)
-    solved = result if isinstance(result, NonlinearResult | LinearResult) else result.linear
+    is_solve = isinstance(result, NonlinearResult | LinearResult)
     loaded = [name for name in command.OPTIONAL if name in sys.modules]
     machine = {"Versions": command.versions(loaded), "Machine": command.machine(), "Threads": command.threads()}
-    sections["Work"] = _text("The solve", solved._text(MANY, MANY))
+    sections["Work"] = _text("The solve", summarize(result, MANY, MANY) if is_solve else result.summary())
     sections["Environment"] = _text("Versions and machine", "\n".join(command.lines_of(machine)))
     known = list_entries(result)
     kind = f"{type(result).__name__}, {next(known[name] for name in UNKNOWNS if name in known)}"
