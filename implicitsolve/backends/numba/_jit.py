@@ -101,25 +101,6 @@ def fma(typing_context: Code, a: Code, b: Code, c: Code) -> Code:
     return a(a, a, a), complex_ if isinstance(a, types.Complex) else real
 
 
-@_intrinsic
-def reciprocal(typing_context: Code, a: Code) -> Code:
-    """``1 / a`` without a branch; not finite where a is zero, for which Numba's complex division raises."""
-
-    def real(context: Code, builder: Code, signature: Code, values: Code) -> Code:
-        return builder.fdiv(ir.Constant(values[0].type, 1.0), values[0])
-
-    def complex_(context: Code, builder: Code, signature: Code, values: Code) -> Code:
-        x, out = context.make_complex(builder, a, value=values[0]), context.make_complex(builder, a)
-        largest = llvm(builder, "maxnum", *(llvm(builder, "fabs", part) for part in (x.real, x.imag)))
-        unit = real(context, builder, signature, [largest])
-        re, im = builder.fmul(x.real, unit), builder.fmul(x.imag, unit)
-        scale = builder.fdiv(unit, builder.fadd(builder.fmul(re, re), builder.fmul(im, im)))
-        out.real, out.imag = builder.fmul(re, scale), builder.fneg(builder.fmul(im, scale))
-        return out._getvalue()
-
-    return a(a), complex_ if isinstance(a, types.Complex) else real
-
-
 @inner
 def magnitude(x: Any) -> Any:
     """|Re x| + |Im x|: what LAPACK compares pivots by, and cheaper than the modulus."""

@@ -1,10 +1,9 @@
 # pyright: basic
 # Numba infers the types of kernels.
-"""Scalar tridiagonal systems: one by two eliminations that meet in the middle, and many chains side by side.
+"""Scalar tridiagonal systems: one after the other, and many chains side by side.
 
-A chain of divisions is limited by the time of one division: two independent chains take half of it. Row t of the
-factors holds (multiplier, reciprocal of the pivot, coupling to the neighbour nearer the middle, times the reciprocal);
-the middle row holds its two multipliers around the reciprocal. The solves need no division, and no rows change places.
+Row t of the factors holds (multiplier, reciprocal of the pivot, coupling to the next row, times the reciprocal). The
+solves need no division, and no rows change places.
 
 The kernel `scalar_tridiagonal` goes through rows of k numbers, in one pass down and one up.
 """
@@ -16,7 +15,7 @@ import math
 import numpy as np
 
 from implicitsolve import kernels
-from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, reciprocal, supports_real
+from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, supports_real
 from implicitsolve.backends.numba._views import larger, number, smaller, view
 from implicitsolve.kernels._scalar_tridiagonal import LARGEST, LEAST_PIVOT
 
@@ -32,47 +31,23 @@ def factor(A, F, singular, growth):
 @inner
 def _factor_one(A, F):
     T = A.shape[0]
-    m = T // 2
-    n = T - 1 - m  # rows below the middle; m above
-    zero = number(A, 0)
-    d = e = zero  # reciprocals of the last pivots
-    right = left = zero  # couplings of those rows to the next
-    scale = other = largest = largest_below = abs(zero)
-    for i in range(m):
-        a = A[i, 0] if i > 0 else zero
-        ratio = a * d
-        pivot = fma(-ratio, right, A[i, 1])
-        d = reciprocal(pivot)
-        scale = larger(scale, larger(magnitude(A[i, 1]), magnitude(a)))
-        right = A[i, 2]
-        scale = larger(scale, magnitude(right))
-        largest = larger(largest, magnitude(pivot))
-        F[i, 0], F[i, 1], F[i, 2] = ratio, d, right * d
-        if i < n:
-            j = T - 1 - i
-            c = A[j, 2] if i > 0 else zero
-            ratio = c * e
-            pivot = fma(-ratio, left, A[j, 1])
-            e = reciprocal(pivot)
-            other = larger(other, larger(magnitude(A[j, 1]), magnitude(c)))
-            left = A[j, 0]
-            other = larger(other, magnitude(left))
-            largest_below = larger(largest_below, magnitude(pivot))
-            F[j, 0], F[j, 1], F[j, 2] = ratio, e, left * e
-    a = A[m, 0] if m > 0 else zero
-    c = A[m, 2] if n > 0 else zero
-    scale = larger(larger(scale, other), larger(magnitude(A[m, 1]), larger(magnitude(a), magnitude(c))))
-    above, below = a * d, c * e
-    pivot = fma(-below, left, fma(-above, right, A[m, 1]))
-    F[m, 0], F[m, 1], F[m, 2] = above, reciprocal(pivot), below
-    size = magnitude(pivot)
-    largest = larger(larger(largest, largest_below), size)
-    if 0 < size < np.inf and largest < np.inf and magnitude(F[m, 1]) < np.inf:
-        return -1, largest / scale
+    d = above = number(A, 0)  # reciprocal of the last pivot, coupling of its row to the next
+    scale = largest = abs(d)
     for t in range(T):
-        if not magnitude(F[t, 1]) < np.inf:
+        below = A[t, 0] if t > 0 else number(A, 0)
+        ratio = below * d
+        pivot = fma(-ratio, above, A[t, 1])
+        size = magnitude(pivot)
+        if not 0 < size < np.inf:
             return t, np.inf
-    return m, np.inf
+        above = A[t, 2] if t < T - 1 else number(A, 0)
+        scale = larger(larger(scale, magnitude(A[t, 1])), larger(magnitude(below), magnitude(above)))
+        largest = larger(largest, size)
+        d = number(A, 1) / pivot
+        F[t, 0], F[t, 1], F[t, 2] = ratio, d, above * d
+        if not magnitude(d) < np.inf:
+            return t, np.inf
+    return -1, largest / scale
 
 
 @kernel
@@ -91,30 +66,14 @@ def _entry(F, i, c, adjoint):
 @inner
 def _solve_one(F, x, adjoint):
     T, s = F.shape[0], len(adjoint)  # in the adjoint the couplings come first, each from the row before
-    m = T // 2
-    n = T - 1 - m
-    first, last = 2 * s, 2 - 2 * s
-    y = z = number(F, 0)
-    for i in range(n):
-        j = T - 1 - i
-        y = fma(-_entry(F, larger(i - s, 0), first, adjoint), y, x[i])
-        z = fma(-_entry(F, smaller(j + s, T - 1), first, adjoint), z, x[j])
-        x[i] = y * _entry(F, i, 1, adjoint)
-        x[j] = z * _entry(F, j, 1, adjoint)
-    for i in range(n, m):
-        y = fma(-_entry(F, larger(i - s, 0), first, adjoint), y, x[i])
-        x[i] = y * _entry(F, i, 1, adjoint)
-    z = fma(-_entry(F, smaller(m + s, T - 1), 2, adjoint), z, x[m])
-    y = fma(-_entry(F, larger(m - s, 0), first, adjoint), y, z) * _entry(F, m, 1, adjoint)
-    x[m] = z = y
-    for i in range(1, n + 1):
-        y = fma(-_entry(F, m - i + s, last, adjoint), y, x[m - i])
-        z = fma(-_entry(F, m + i - s, 2 if i == s else last, adjoint), z, x[m + i])
-        x[m - i] = y
-        x[m + i] = z
-    for i in range(n + 1, m + 1):
-        y = fma(-_entry(F, m - i + s, last, adjoint), y, x[m - i])
-        x[m - i] = y
+    y = number(F, 0)
+    for t in range(T):
+        y = fma(-_entry(F, larger(t - s, 0), 2 * s, adjoint), y, x[t])
+        x[t] = y * _entry(F, t, 1, adjoint)
+    y = number(F, 0)
+    for t in range(T - 1, -1, -1):
+        y = fma(-_entry(F, smaller(t + s, T - 1), 2 - 2 * s, adjoint), y, x[t])
+        x[t] = y
 
 
 # Chains side by side
