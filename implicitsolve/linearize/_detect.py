@@ -39,7 +39,7 @@ GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2, whose multiples m differ from 
 FEW_OFFSETS = 8  # of all columns, up to which those of one-sided differences take fewer evaluations than bisection
 MOST_WRONG = 1e-3  # part of the rows in which they may differ more (a kink of F between the points)
 MOSTLY = 0.5  # part of the rows that are wrong: columns are full
-KINKS, KINK_GROUPS = 0.02, 8  # part of the rows, wrong for a kink of F, that are told in so many evaluations
+KINK_GROUPS = 8  # evaluations that tell rows in which J is wrong for a kink of F alone
 FIXED, FOR_ENTRY = 10.0, 11.0  # evaluations of `GroupSums`; for each entry of a row: on meshes and networks
 BUDGET = 400  # evaluations: unstructured graphs take 50 to 250 (benchmarks/pde.py)
 
@@ -159,7 +159,11 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
 def _by_colors(probe: Probe, pattern: Sparse, full_rows: HostArray) -> tuple[Detection, HostArray]:
     """What differences along the colors of a hypothesis show, and the rows in which it is wrong."""
     entries, unexplained = verify(probe, pattern, full_rows)
-    remedies = partial(_at_offsets, probe, entries), partial(_by_groups, probe)
+    remedies = (
+        partial(_silent, pattern, probe, entries),
+        partial(_at_offsets, probe, entries),
+        partial(_by_groups, probe),
+    )
     return _mend(probe, entries, unexplained, Outcome.DIAGONALS, *remedies)
 
 
@@ -175,6 +179,15 @@ def _mend(
             entries = _merged(entries, ~np.isin(entries.rows, wrong), more)
             found, wrong = _believed(probe, entries, how, unexplained)
     return found, wrong
+
+
+def _silent(pattern: Sparse, probe: Probe, entries: Entries, wrong: HostArray) -> Found:
+    """Entries of some rows, with those of the hypothesis that have not changed F: beyond a kink they may."""
+    n, mine = probe.size, np.isin(pattern.rows, wrong)
+    some, rows, columns = entries.of(np.isin(np.arange(n), wrong)), pattern.rows[mine], pattern.columns[mine]
+    is_silent = ~np.isin(columns * np.int64(n) + rows, some.columns * np.int64(n) + some.rows)
+    rows, columns = rows[is_silent], columns[is_silent]
+    return _merged(some, np.ones(some.rows.size, dtype=bool), Entries(rows, columns, probe.F[:, rows], NONE)), NONE
 
 
 def _at_offsets(probe: Probe, entries: Entries, wrong: HostArray) -> Found:
@@ -259,7 +272,7 @@ def _believed(probe: Probe, entries: Entries, how: Outcome, unexplained: HostArr
     is_wrong = wrong_rows(probe.evaluate, probe.x, probe.F, structure, values, d, entries.full_rows)
     is_wrong[unexplained] = True
     wrong = np.flatnonzero(is_wrong)
-    may_be_kinks = 0 < wrong.size <= max(KINK_GROUPS, KINKS * n) and not unexplained.size
+    may_be_kinks = 0 < wrong.size <= TOO_MANY * n and not unexplained.size
     if may_be_kinks and _are_complete(probe, structure, d, wrong):
         wrong = wrong[:0]
     if unexplained.size or wrong.size > MOST_WRONG * probe.size:
