@@ -69,9 +69,9 @@ class Derivative:
 class Program(Derivative):
     def __init__(self, residual: Residual, x: HostArray, parameters: Mapping[str, HostArray]) -> None:
         own = as_parametrized(residual)
-        copy = Parametrized(traceable(own.function), own.values, own.form)
+        bound = Parametrized(traceable(own.function), own.values, own.form)
         with budget():
-            F = partial(_evaluate, lambda x, given: copy.at(given)(x))
+            F = partial(_evaluate, lambda x, given: bound.at(given)(x))
             self.flat: FlatProgram = FlatProgram(F, x, dict(parameters))
         function = self.flat.function
         super().__init__(lambda x, parameters: function(x, *jax.tree.leaves(parameters))[0], x, parameters)
@@ -109,6 +109,15 @@ def explanation(error: Exception) -> str:
     last = frames[-1]
     line = f": {last.line}" if last.line else ""
     return f"{message} ({Path(last.filename).name}, line {last.lineno}, in {last.name}{line})"
+
+
+def disagreement(residual: Residual, first: HostArray | None, again: HostArray | None) -> str:
+    """Why a trace may differ from a function that had these values at one point, before and after."""
+    code = getattr(as_parametrized(residual).function, "__code__", None)
+    where = f" ({Path(code.co_filename).name}, line {code.co_firstlineno}, in {code.co_name})" if code else ""
+    if first is not None and again is not None and not np.array_equal(first, again, equal_nan=True):
+        return f"F changes from call to call: pass what changes as parameters{where}"
+    return f"F has other values or slopes: it rounds them, or takes other branches for arrays of other types{where}"
 
 
 def numeric(parameters: Mapping[str, CallersArray] | None) -> dict[str, HostArray]:
@@ -167,6 +176,7 @@ class Comparison:
         own = rejects if isinstance(rejects, tuple) else (rejects,)
         self.quiet: tuple[type[Exception], ...] = (ArithmeticError, ValueError, *own)
         self.raised: Exception | None = None
+        self.returned: HostArray | None = None  # by the last call, if it was an array of finite numbers
 
     def holds_nearby(self, x: HostArray) -> bool:
         for y, _ in self._nearby(x):
@@ -214,7 +224,9 @@ class Comparison:
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
-                return np.array(self.residual(x.copy()), x.dtype).reshape(x.shape)
+                F = self.residual(x.copy())
+                self.returned = F.copy() if type(F) is np.ndarray and np.isfinite(F).all() else None
+                return np.array(F, x.dtype).reshape(x.shape)
         except self.quiet:
             return None
         except Exception as error:

@@ -18,7 +18,7 @@ from implicitsolve.structure import Detection, Outcome
 from implicitsolve.structure._sparse import Sparse
 from implicitsolve.tracing._functions import UntraceableError
 from implicitsolve.tracing._pattern import structure_of
-from implicitsolve.tracing._program import Comparison, Program, explanation, key_of, numeric
+from implicitsolve.tracing._program import Comparison, Program, disagreement, explanation, key_of, numeric
 
 MOST = 8  # traces that are kept for later solves of the same function
 
@@ -35,7 +35,7 @@ class TracedResidual(Representation):
     structure : Sparse or None
         Where J may have entries, whatever the branches are; None where it is dense or not known.
     evaluations : int
-        Calls of the function, for the trace and its comparison with NumPy.
+        Calls of the function, for the trace and its comparison with NumPy, but for that at x0, which the solve shares.
     operations : int
         Of the traced program.
     """
@@ -52,6 +52,7 @@ class TracedResidual(Representation):
         self.evaluations: int = 0
         self.operations: int = 0
         self.structure: Sparse | None = None
+        self.start: tuple[HostArray, CallersArray] | None = None  # x0 and F there, until a solve takes them
         self.assembler: object = None  # the coloring, from the first solve
         self._program: Program | None = None
         self.problem: Problem = Problem(residual)  # to which the derivatives are added
@@ -116,6 +117,11 @@ class TracedResidual(Representation):
         own, how = self.structure, Outcome.TRACED
         return own if own is None else Detection(structure=own, how=how, evaluations=0, unknowns=own.unknowns)
 
+    def evaluate(self, x: HostArray) -> CallersArray:
+        """F(x) by NumPy; the first time at x0 what the comparison has evaluated."""
+        start, self.start = self.start, None
+        return self.residual(x) if start is None or not np.array_equal(x, start[0]) else start[1]
+
     def confirm(self, x: HostArray) -> None:
         """Raise a `WrongDerivativesError` where F at x, the end of a failed solve, is not what the trace has there."""
         if self._program is not None:
@@ -132,7 +138,7 @@ class TracedResidual(Representation):
 
     def __getstate__(self) -> Mapping[str, object]:
         """All but the program: another process traces again."""
-        left_out = dict.fromkeys(("_program", "problem", "assembler"))
+        left_out = dict.fromkeys(("_program", "problem", "assembler", "start"))
         return vars(self) | left_out | {"reason": self.reason or "it comes from another process"}
 
 
@@ -169,8 +175,8 @@ def trace(
     Notes
     -----
     The trace is compared with the function at x0 and at two points near it: values, and a product with J. One that
-    differs is not used. Costs four evaluations of F and 0.1 to 0.3 s. NumPy evaluates the
-    derivatives, and nothing is compiled.
+    differs is not used. Costs three evaluations of F, of which a solve shares that at x0, and 0.1 to 0.3 s. NumPy
+    evaluates the derivatives, and nothing is compiled.
 
     Examples
     --------
@@ -207,7 +213,9 @@ def trace_of(problem: Problem, x: CallersArray) -> TracedResidual:
         found = _traces.pop(key, None) if key is not None else None
         if found is not None:
             kept, found = vars(found), object.__new__(TracedResidual)  # for other values of the parameters
-            vars(found).update(kept, residual=problem.residual, parameters=problem.parameters, evaluations=1)
+            vars(found).update(
+                kept, residual=problem.residual, parameters=problem.parameters, evaluations=1, start=None
+            )
             found = found if found.is_traced and _comparison(found, problem).holds_nearby(x) else None
         found = found or _new(problem, x, parameters)
         if key is not None and found.is_traced:
@@ -224,20 +232,21 @@ def _new(problem: Problem, x: CallersArray, parameters: Mapping[str, HostArray])
         return found
     comparison = _comparison(found, problem)
     first = comparison.value(comparison.inside(x))  # by NumPy first: what F keeps of its first call has no tracers
+    found.start = None if comparison.returned is None else (x.copy(), comparison.returned)
     try:
-        found.evaluations = 1
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             program = Program(problem.residual, x, parameters)
         found.operations, found._program = len(program.flat.operations), program
         found.structure = structure_of(program.flat, x.size, int(np.prod(x.shape[problem.batch_ndim :])))
         if not comparison.holds_anew(x, first):
-            raise UntraceableError("it differs from F: F changes from call to call, or a function is not understood")
+            raise UntraceableError(disagreement(problem.residual, first, comparison.value(comparison.inside(x))))
     except Exception as error:  # whatever the function does with arrays that are none of NumPy's
         if comparison.raised is error:
             raise
         found.reason, found._program, found.structure = explanation(error), None, None
-    found.evaluations += comparison.evaluations
+    found.start = found.start if found.is_traced or not problem.parameters else None
+    found.evaluations += comparison.evaluations - (found.start is not None)
     return found
 
 
@@ -260,7 +269,7 @@ class Functions:
         self._linear: tuple[HostArray, list[CallersArray]] | None = None
 
     def residual(self, x: HostArray) -> CallersArray:
-        F = self.found.residual(x)
+        F = self.found.evaluate(x)
         if type(F) is np.ndarray and F.shape == self.found.shape:
             self._last = x.copy(), F.copy()
         return F
@@ -293,7 +302,7 @@ def add_derivatives(problem: Problem, x: CallersArray) -> Problem:
     found = trace_of(problem, x)
     found.problem = problem
     if not found.is_traced:
-        return replace(problem, derivatives=found)
+        return replace(problem, derivatives=found, residual=found.evaluate if found.start else problem.residual)
     functions = Functions(found)
     given: dict[str, CallersArray] = {"residual": functions.residual}
     if problem.jvp is None and problem.jac is None and problem.linearize is None:

@@ -197,7 +197,7 @@ def loops(x):
         (branches, "np.where"),
         (converts, "leave it out"),
         (lambda x: x + np.random.default_rng().standard_normal(x.shape), "changes from call to call"),
-        (counts, "changes from call to call"),
+        (counts, "as parameters (test_functions.py, line"),
         (loops, "too long"),
         (lambda x: x + np.flatnonzero(x > 0).size, "np.where"),
         (lambda x: np.zeros(x.size + 1) + x[0], "shape"),
