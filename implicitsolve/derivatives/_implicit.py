@@ -26,8 +26,8 @@ from implicitsolve.stopping import LinearStop
 @hinted
 def pull_back(
     problem: Problem | NonlinearResult,
-    result: NonlinearResult | ArrayArgument,
-    cotangent: ArrayArgument | None = None,
+    result: NonlinearResult | ArrayArgument | Mapping[str, ArrayArgument],
+    cotangent: ArrayArgument | Mapping[str, ArrayArgument] | None = None,
     *,
     method: KrylovMethod | DirectMethod | None = None,
     M: Any = None,
