@@ -82,6 +82,17 @@ class TracedProgress(Progress):
     larger: ClassVar[Function] = staticmethod(jnp.maximum)
     has_any: ClassVar[Function] = staticmethod(lambda condition: True)  # conditions are traced
 
+    def packed(self, dtype: Any) -> Array:
+        """All numbers in one array: XLA computes each array of a loop by a kernel of its own."""
+        return jnp.stack([jnp.asarray(number, dtype) for number in vars(self).values()])
+
+    @classmethod
+    def unpacked(cls, numbers: Array) -> TracedProgress:
+        """The inverse of `packed`; J is not doubted here."""
+        found = cls(*numbers)
+        found.doubted = False
+        return found
+
     @staticmethod
     def ratio(a: Array, b: Array) -> Array:
         """a / b; infinite where b is 0."""
@@ -109,7 +120,7 @@ class Newton:
             partial(self._advance, F),
             state,
         )
-        error, measure, unit = state["progress"]["error"], jnp.abs(state["F"]).max(), float(jnp.finfo(x0.dtype).eps)
+        error, measure, unit = state["progress"][0], jnp.abs(state["F"]).max(), float(jnp.finfo(x0.dtype).eps)
         aim = measure * (self.stop.error_limit(unit) / error)
         target = self._target(state, unit) if self.stop.judges_F else aim
         numbers = (jnp.asarray(number, x0.dtype) for number in (measure, target, error))
@@ -119,12 +130,8 @@ class Newton:
     def _start(self, x0: Array, value: Array) -> State:
         """The state at x0, where F has that value."""
         norm, count = jnp.linalg.norm(value), jnp.int32(1)
-        progress = {
-            name: jnp.asarray(number, x0.dtype if isinstance(number, float) else jnp.int32)
-            for name, number in vars(Progress()).items()
-        }
-        unit = jnp.finfo(x0.dtype).eps
-        progress |= {"size": jnp.linalg.norm(x0), "error": jnp.where(norm == 0, unit, jnp.inf).astype(x0.dtype)}
+        error = jnp.where(norm == 0, jnp.finfo(x0.dtype).eps, jnp.inf)
+        progress = TracedProgress(error=error, size=jnp.linalg.norm(x0)).packed(x0.dtype)
         is_root = (norm == 0) & jnp.isfinite(x0).all()
         return {
             "start": x0,
@@ -148,17 +155,19 @@ class Newton:
         length, value, norm, halvings = search(F, x, step, state["norm"])
         is_accepted, moved = falls(norm, state["norm"], length), length * step
         reference = jnp.where(state["iterations"] == 0, jnp.maximum(jnp.abs(x), jnp.abs(step)), state["reference"])
-        progress = TracedProgress(**state["progress"])
+        progress = TracedProgress.unpacked(state["progress"])
         progress.note_step(jnp.linalg.norm(moved), jnp.linalg.norm(x + moved), norm, state["norm"])
         reference *= progress.shrink
         correction, own, before = self._lengths(J, x, x + moved, reference, lu_solve(factors, value), moved, x)
         progress.note_correction(correction, own, before, 1.0, unit)
-        found = state | {"x": x + moved, "F": value, "norm": norm, "reference": reference, "progress": vars(progress)}
+        known = {"reference": reference, "progress": progress.packed(x.dtype)}
+        found = state | known | {"x": x + moved, "F": value, "norm": norm}
         found = jax.tree.map(lambda new, old: jnp.where(is_accepted, new, old).astype(old.dtype), found, state)
         (newton,) = self._lengths(J, x, x, reference, step)
         is_settled = ~is_accepted & self._is_exact(J, state, newton)
-        found["progress"]["error"] = jnp.where(is_settled, 2 * newton + unit, found["progress"]["error"])
-        is_held = is_settled | is_accepted & self._holds(TracedProgress(**found["progress"]), found)
+        error = jnp.where(is_settled, 2 * newton + unit, found["progress"][0])
+        found["progress"] = found["progress"].at[0].set(error)
+        is_held = is_settled | is_accepted & self._holds(TracedProgress.unpacked(found["progress"]), found)
         is_far = is_held & ~is_settled & self.stop.judges_x & self._is_far(found, x)
         is_held &= lax.cond(is_far, lambda: self._agrees(F, factors, found, x), lambda: True)
         if self.stop.judges_x and not self.stop.judges_F:

@@ -114,7 +114,7 @@ class Burgers(Scalar):
 
     def band(self, x: Array) -> Array:
         """The Jacobian's three diagonals."""
-        ab = np.empty((3, x.size))
+        ab = np.zeros((3, x.size))
         ab[0, 1:] = self.constant - 0.5 * self.h * x[:-1]
         ab[1] = -2 * self.constant - 0.5 * self.h * self._difference(x)
         ab[2, :-1] = self.constant + 0.5 * self.h * x[1:]
