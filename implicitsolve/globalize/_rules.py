@@ -50,8 +50,6 @@ def may_be_root(norm: Any, first: Any, moved: Any, size: Any, unit: float) -> An
 
 # Linear solves
 
-ACCURATE = 1e-3  # relative linear residual below which a better direction would not help a failed line search
-RETRIES = 3  # more accurate directions that are tried at one point before its line search has failed
 LEAST_ETA = 1e-6  # that is asked for where a direction did not help
 
 
@@ -67,11 +65,6 @@ def tighten(chosen: Any, eta: Any, unit: float) -> Any:
     smaller, least = 0.1 * select(eta < 0.1, eta, 0.1), max(LEAST_ETA, 100 * unit)
     smaller = select(smaller > least, smaller, least)
     return select(chosen < smaller, chosen, smaller)
-
-
-def has_search_failed(attempts: Any, linear_residual: Any) -> Any:
-    """Whether a search ends, after so many directions from a point without an accepted step."""
-    return (attempts > RETRIES) | (linear_residual <= ACCURATE)
 
 
 # Acceptance, and how long a Jacobian is kept

@@ -9,7 +9,7 @@ import numpy as np
 from implicitsolve._arrays.namespace import array_namespace, eps, is_complex
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.globalize._line_search import SearchResult, SearchStart
-from implicitsolve.globalize._rules import forcing_term, has_halved, has_search_failed, tighten
+from implicitsolve.globalize._rules import forcing_term, has_halved, tighten
 from implicitsolve.globalize._searches import kept_part
 from implicitsolve.kernels._norms import norm2, norm_max
 from implicitsolve.krylov import KrylovOutcome
@@ -35,7 +35,6 @@ class _NewtonState(LoopState):
     """The systems that iterate, and what their next directions depend on."""
 
     eta: HostArray  # forcing terms
-    attempts: HostArray  # directions tried at this x without success
     J: LinearOperator | None  # J(x), where it is known
     x_norms: HostArray | None  # ||x||, where it is known
     lagged: LaggedInverse | None  # preconditioners built from J
@@ -67,7 +66,6 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         return _NewtonState(
             **vars(state),
             eta=method.forcing.first(systems),
-            attempts=np.zeros(systems, dtype=int),
             J=J,
             x_norms=None,
             lagged=None if method.preconditioner is None else lagged(method.preconditioner, self.whole, systems),
@@ -118,7 +116,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         size = norm_max(direction) if found.measured is None else found.measured.largest(1)
         found.accepted &= size > 0  # a zero step is none, though ||F|| has not grown
         self.solution.krylov_iterations[state.rows] += outcome.iterations
-        self._take(found, direction, outcome, size, linear_residual, is_last)
+        self._take(found, direction, outcome, size, is_last)
         state.eta = self._next_eta(eta, previous, linear_residual, found)
         return {
             "step_length": np.where(found.accepted, found.length, 0.0),
@@ -134,7 +132,6 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         direction: Array,
         outcome: KrylovOutcome,
         size: HostArray,
-        linear_residual: HostArray,
         is_last: HostArray,
     ) -> None:
         """Take over where the search along the directions ended, and update the status."""
@@ -145,10 +142,9 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         state.x_norms = None if measured is None else measured.two(2)
         if found.measured is not None and self.evaluator.box is None and self._is_good(found.norms, is_last):
             self._take_good_step(found.measured, found.norms)
-            state.attempts[:] = 0
         else:
             moved, has_stopped = self._accept(found, direction)
-            failed = self._failures(found, outcome, size, linear_residual)
+            failed = self._failures(found, outcome, size)
             lost = np.flatnonzero(~found.accepted)
             if lost.size:
                 state.progress.direction[lost] = self._relative_length(direction, lost)
@@ -172,20 +168,17 @@ class KrylovLoop(IterationLoop[_NewtonState]):
             state.J = self.evaluator.jacobian(state.x, state.F)
         return state.J if self.shift is None else self.shift(self.evaluator.rows, state.J, state.x, state.F)
 
-    def _failures(
-        self, found: SearchResult, outcome: KrylovOutcome, size: HostArray, linear_residual: HostArray
-    ) -> HostArray:
+    def _failures(self, found: SearchResult, outcome: KrylovOutcome, size: HostArray) -> HostArray:
         """Status of systems whose line search or linear solve failed for good."""
         state = self.state
-        state.attempts = np.where(found.accepted, 0, state.attempts + 1)
         failed = np.full(state.rows.size, RUNNING)
         if found.accepted.all():  # of a step that is not zero
             return failed
-        hopeless = ~found.accepted & has_search_failed(state.attempts, linear_residual)
-        failed[hopeless] = np.where(found.finite, LINE_SEARCH_FAILED, NONFINITE)[hopeless]
+        lost = ~found.accepted
+        failed[lost] = np.where(found.finite, LINE_SEARCH_FAILED, NONFINITE)[lost]
         empty = ~(size > 0)
         if state.lagged is not None:
-            old = state.lagged.expire(empty | hopeless)
+            old = state.lagged.expire(lost)
             failed[old] = RUNNING
             empty &= ~old
         growing = empty & state.linear.grew  # GMRES may make no progress before its last vector

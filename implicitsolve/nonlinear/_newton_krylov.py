@@ -13,7 +13,7 @@ import numpy as np
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.errors import ChecksKeywords
 from implicitsolve.globalize._line_search import Backtracking, EisenstatWalker, Forcing, LineSearch, SearchResult
-from implicitsolve.globalize._rules import armijo_ratio, forcing_term, has_halved, has_search_failed, tighten
+from implicitsolve.globalize._rules import armijo_ratio, forcing_term, has_halved, tighten
 from implicitsolve.globalize._searches import Dogleg
 from implicitsolve.krylov import KrylovMethod
 from implicitsolve.krylov._recycling import RecycledSpace, RecyclingGMRES
@@ -41,7 +41,7 @@ class OneKrylovSystem(OneSystem):
     ) -> None:
         super().__init__(context, solution, is_retry=is_retry)
         self.method, self.linear = method, linear
-        self.eta, self.attempts = float(method.forcing.first(1)[0]), 0
+        self.eta = float(method.forcing.first(1)[0])
         self.J: Any = None
 
     @staticmethod
@@ -80,13 +80,13 @@ class OneKrylovSystem(OneSystem):
             traced["step_length"] = found.length
             self._move(found, step)
         else:
-            self._note_failure(found, linear_residual, linear_status, iterations)
+            self._note_failure(found, linear_status, iterations)
         self._choose_eta(previous, linear_residual, is_accepted)
         return traced
 
     def _move(self, found: SearchResult, step: HostArray) -> None:
         """Take over the point of an accepted step."""
-        self.attempts, self.J = 0, None
+        self.J = None
         x, norm, previous = found.x[0], float(found.norms[0]), self.norm
         if found.length[0] != 1:
             step = x - self.x
@@ -126,17 +126,15 @@ class OneKrylovSystem(OneSystem):
             return SearchResult(x[None], F[None], np.asarray([norm]), WHOLE, is_finite, is_finite, None)
         return self._search(step, x, F, norm, linear_residual, self.linear.correction)
 
-    def _note_failure(
-        self, found: SearchResult | None, linear_residual: float, linear_status: int, iterations: int
-    ) -> None:
+    def _note_failure(self, found: SearchResult | None, linear_status: int, iterations: int) -> None:
         """End a system whose line search, or whose linear solve, has failed for good."""
-        self.attempts, failed = self.attempts + 1, RUNNING
+        failed = RUNNING
         if found is None and self.linear.grew:  # GMRES may make no progress before its last vector
             self.budget.refund(self.evaluator.rows * 0, iterations)
         elif found is None:
             failures = {int(Status.BREAKDOWN): SINGULAR, NONFINITE: NONFINITE}
             failed = failures.get(linear_status, int(Status.LINEAR_SOLVE_FAILED))
-        elif has_search_failed(self.attempts, linear_residual):
+        else:
             failed = LINE_SEARCH_FAILED if found.finite[0] else NONFINITE
         self._update_status(np.zeros_like(self.x), is_slow=False, failed=failed)
 

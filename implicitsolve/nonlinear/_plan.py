@@ -26,7 +26,6 @@ from implicitsolve.nonlinear._state import (
 from implicitsolve.status import Status, StatusArray
 from implicitsolve.structure import Outcome
 
-LITTLE = 0.02  # F's change between neighbouring numbers, over F, from which on no attempt gains more than two digits
 NEAR = 0.01  # part of ||F(x0)||: where an attempt that failed has come so far, another continues there
 
 
@@ -248,10 +247,10 @@ def label(method: object) -> str:
 
 
 def _is_exhausted(context: SolveContext, solution: Solution, rows: Indices) -> HostArray:
-    """Which systems ended where F is little but rounding error; takes an evaluation if any may have."""
+    """Which systems ended where F is rounding error; takes an evaluation if any may have."""
     exhausted = np.zeros(rows.size, dtype=bool)
     ends = np.flatnonzero(np.isin(solution.status[rows], (Status.STAGNATED, Status.LINE_SEARCH_FAILED)))
     for some in parts(context.scheduler, ends):
         x, part = gather(solution.x, rows[some]), context.evaluator.take(rows[some], solution.x)
-        exhausted[some] = is_rounding(part, x, gather(solution.F, rows[some]), LITTLE)
+        exhausted[some] = is_rounding(part, x, gather(solution.F, rows[some]))
     return exhausted
