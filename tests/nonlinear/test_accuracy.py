@@ -43,16 +43,16 @@ def test_every_step_is_solved_as_the_rules_say(seed, forcing):
             eta = np.minimum(eta, np.maximum(0.1 * np.minimum(used, 0.1), 1e-6))
 
 
-@pytest.mark.parametrize(("most", "trials"), [(1, 4), (6, 3)])
-def test_a_line_search_that_fails_is_tried_three_times_more_unless_the_direction_was_accurate(most, trials):
-    """J has the wrong sign: every direction leads uphill. Six vectors hold the exact one, when it is asked for."""
+@pytest.mark.parametrize("most", [1, 6])
+def test_a_line_search_that_fails_ends_the_attempt(most):
+    """J has the wrong sign: every direction leads uphill."""
     d = np.arange(1.0, 7.0)
     problem = Problem(lambda x: d * x, jvp=lambda x, v: -d * v)
     method = NewtonKrylov(krylov=GMRES(restart=6), max_krylov=most, retry=False)
     result = root(problem, np.ones(6), method=method, stop=STOP)
     assert result.status is Status.LINE_SEARCH_FAILED
     assert result.iterations == 0
-    assert len(result.steps) == 1 + trials
+    assert len(result.steps) == 2
     np.testing.assert_array_equal(result.x, 1.0)
 
 
