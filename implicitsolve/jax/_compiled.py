@@ -82,13 +82,13 @@ class TracedProgress(Progress):
     larger: ClassVar[Function] = staticmethod(jnp.maximum)
     has_any: ClassVar[Function] = staticmethod(lambda condition: True)  # conditions are traced
 
-    def packed(self, dtype: Any) -> Array:
+    def pack(self, dtype: Any) -> Array:
         """All numbers in one array: XLA computes each array of a loop by a kernel of its own."""
         return jnp.stack([jnp.asarray(number, dtype) for number in vars(self).values()])
 
     @classmethod
-    def unpacked(cls, numbers: Array) -> TracedProgress:
-        """The inverse of `packed`; J is not doubted here."""
+    def unpack(cls, numbers: Array) -> TracedProgress:
+        """The inverse of `pack`; J is not doubted here."""
         found = cls(*numbers)
         found.doubted = False
         return found
@@ -131,7 +131,7 @@ class Newton:
         """The state at x0, where F has that value."""
         norm, count = jnp.linalg.norm(value), jnp.int32(1)
         error = jnp.where(norm == 0, jnp.finfo(x0.dtype).eps, jnp.inf)
-        progress = TracedProgress(error=error, size=jnp.linalg.norm(x0)).packed(x0.dtype)
+        progress = TracedProgress(error=error, size=jnp.linalg.norm(x0)).pack(x0.dtype)
         is_root = (norm == 0) & jnp.isfinite(x0).all()
         return {
             "start": x0,
@@ -155,19 +155,19 @@ class Newton:
         length, value, norm, halvings = search(F, x, step, state["norm"])
         is_accepted, moved = falls(norm, state["norm"], length), length * step
         reference = jnp.where(state["iterations"] == 0, jnp.maximum(jnp.abs(x), jnp.abs(step)), state["reference"])
-        progress = TracedProgress.unpacked(state["progress"])
+        progress = TracedProgress.unpack(state["progress"])
         progress.note_step(jnp.linalg.norm(moved), jnp.linalg.norm(x + moved), norm, state["norm"])
         reference *= progress.shrink
         correction, own, before = self._lengths(J, x, x + moved, reference, lu_solve(factors, value), moved, x)
         progress.note_correction(correction, own, before, 1.0, unit)
-        known = {"reference": reference, "progress": progress.packed(x.dtype)}
+        known = {"reference": reference, "progress": progress.pack(x.dtype)}
         found = state | known | {"x": x + moved, "F": value, "norm": norm}
         found = jax.tree.map(lambda new, old: jnp.where(is_accepted, new, old).astype(old.dtype), found, state)
         (newton,) = self._lengths(J, x, x, reference, step)
         is_settled = ~is_accepted & self._is_exact(J, state, newton)
         error = jnp.where(is_settled, 2 * newton + unit, found["progress"][0])
         found["progress"] = found["progress"].at[0].set(error)
-        is_held = is_settled | is_accepted & self._holds(TracedProgress.unpacked(found["progress"]), found)
+        is_held = is_settled | is_accepted & self._holds(TracedProgress.unpack(found["progress"]), found)
         is_far = is_held & ~is_settled & self.stop.judges_x & self._is_far(found, x)
         is_held &= lax.cond(is_far, lambda: self._agrees(F, factors, found, x), lambda: True)
         if self.stop.judges_x and not self.stop.judges_F:
