@@ -13,7 +13,6 @@ from implicitsolve.linearize._bisection import SEED, STEP, BudgetSpentError, Ent
 LENGTH = 2.0**-10  # of the displacements, over those of the probe: curved by 1e-7, rounded to 1e-9 or less
 LONGEST = 16384  # columns of a group whose places one weight tells apart; with more there are two digits
 CLOSE = 0.03  # of the distance between two weights, by which one may differ that is measured
-NEAR = 2e-6  # distance of ratios of sums from a weight, with what is known exactly
 CLEAN = 1e-5  # part of the entries found in a sum that may be left of it
 TINY = 1e-6  # part of the largest sum in the row, up to which a change needs no entry
 FAR = 1e2  # ... and so many times as much of entries whose values come from displacements as long as the probe's
@@ -21,12 +20,12 @@ AGREED = 1e-3  # relative distance of the values of an entry in different rounds
 ULPS = 16.0  # of F, that are taken for rounding
 ROUNDS = 3  # before rows are decoded: a wrong column then is in groups that have changed in one of 10 cases
 LEAST_GROUPS, MOST_GROUPS = 4, 64  # in a round; a row that changes with each of 64 groups is full
-FEW = 8  # open rows that are left to halving, if they need the most groups
+FEW, HUB = 8, 4.0  # open rows that are left to halving, if they need so many times the groups of the others
 FEW_OPEN = 0.01  # part of the rows that may stay open before differences along the colors tell more
 MANY_OPEN, MOST_IN_CELL = 8, 300  # times as many rows, and columns in question, for which pairs of columns are tried
 IDLE, STUCK = 2, 0.9  # rounds that may leave nine of ten open rows as they are
 SYMMETRIC = 0.9  # part of the entries whose mirror images may be entries, from which on all of these are taken
-DAMPING = 1e-13  # of least squares
+DAMPING, ALIKE = 1e-13, 1e-9  # of least squares; of two columns that no round tells apart
 
 Keys = HostArray
 """Numbers ``row * N + column`` of entries."""
@@ -77,14 +76,14 @@ class GroupSums:
         self.values: HostArray = np.zeros(0, dtype=probe.F.dtype)  # their shares of sums
         self.guesses: Keys = self.keys  # in open rows
         self._random = np.random.default_rng(SEED)
-        self._slack = TINY  # part of the largest sum in a row that may be left of any
+        self._slack = 0.0  # part of the largest sum in a row that may be left of any
 
     def search(self, most: int) -> bool:
         """Add rounds until at most so many rows are open, or more would gain little; whether few are."""
         idle = 0
         while (before := np.count_nonzero(self.is_open)) > most and idle < IDLE:
             groups = self._next_groups()
-            if before <= FEW and groups == MOST_GROUPS:
+            if before <= FEW and self.rounds and groups > HUB * self.rounds[0].sums.shape[1]:
                 break
             self.add(groups)
             if len(self.rounds) >= ROUNDS:
@@ -116,7 +115,7 @@ class GroupSums:
 
     def explain(self, colored: Entries | None = None) -> None:
         """Close the open rows whose sums can be explained; with entries that differences along colors have shown."""
-        self._slack = self._slack if colored is None else CLEAN
+        self._slack = self._slack if colored is None else TINY
         rows = np.flatnonzero(self.is_open)
         keys, values, rest = self._decode(rows, colored)
         self.is_open[rows] = np.logical_or.reduce([part.unexplained.any(axis=0) for part in rest])
@@ -139,7 +138,7 @@ class GroupSums:
 
     def _among(self) -> Keys:
         """Entries that open rows may have in columns of open rows, if such pairs are fewer than the known entries."""
-        if (rows := np.flatnonzero(self.is_open)).size ** 2 > self.keys.size:
+        if (rows := np.flatnonzero(self.is_open)).size ** 2 > self.keys.size or not self._slack:
             return self.keys[:0]
         i, j = np.repeat(rows, rows.size), np.tile(rows, rows.size)
         return (i * np.int64(self.size) + j)[self._may_be(i, j)]
@@ -173,8 +172,7 @@ class GroupSums:
         size = -(-n // groups)
         base = size if size <= LONGEST else int(np.ceil(size**0.5))
         digits = np.stack([place] if base == size else [place // base, place % base])
-        irregular = self._random.uniform(0.2, 0.8, digits.shape)  # no weight is the mean of two others
-        parts = np.concatenate([np.ones((1, n)), 0.5 + (digits + irregular) / (2 * base)])
+        parts = np.concatenate([np.ones((1, n)), 0.5 + (digits + 0.5) / (2 * base)])
         x, F = probe.x[0], probe.F[0]
         if probe.evaluations + parts.shape[0] * groups > probe.budget:
             raise BudgetSpentError
@@ -236,11 +234,10 @@ class GroupSums:
             row, column = np.divmod(keys, n)
             for part in rest:
                 part.subtract(row, column, values, FAR)
-        active = np.ones(rows.size, dtype=bool)
-        while active.any():
+        while True:
             found, its = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=values.dtype)
             for part in rest:
-                row, column, value = part.alone(rounding, active)
+                row, column, value = part.alone(rounding)
                 is_there = self._may_be(rows[row], column)
                 found = np.append(found, (row * np.int64(n) + column)[is_there])
                 its = np.append(its, value[is_there])
@@ -250,43 +247,32 @@ class GroupSums:
             np.maximum.at(most, found // n, support)  # a wrong column hardly comes up twice
             is_best = support >= np.clip(most[found // n], 1, 2)
             found, its = found[is_best], its[is_best]
+            if not found.size:
+                row, column = np.divmod(keys, n)
+                for part in rest:
+                    part.unexplained = part.is_wrong(rounding + self._slack * part.largest)
+                return rows[row] * np.int64(n) + column, values, rest
             keys, values = np.append(keys, found), np.append(values, its)
             row, column = np.divmod(found, n)
             for part in rest:
                 part.subtract(row, column, its)
-            active = most > 0  # in other rows nothing has changed
-        for part in rest:
-            part.unexplained = part.is_wrong(rounding + self._slack * part.largest)
-        row, column = np.divmod(keys, n)
-        return rows[row] * np.int64(n) + column, values, rest
 
     def _pairs(self, rows: HostArray, rest: list[Rest]) -> Keys:
-        """Two columns of each open row that explain what is left of one sum in each round, where these sums agree.
-
-        The ratios of these sums then are a point on the line through the weights of the two.
-        """
-        left = np.flatnonzero(self.is_open[rows])
-        last, which = np.nonzero(rest[-1].unexplained[:, left])
-        left, total = left[which], rest[-1].sums[0, last, left[which]]
-        cells, mine = np.zeros(self.size, dtype=np.int64), np.zeros(left.size, dtype=np.int64)
-        agree, ratios = np.ones(left.size, dtype=bool), list[HostArray]()
-        for part in rest:
-            apart = np.where(part.unexplained[:, left], np.abs(part.sums[0][:, left] - total), np.inf)
-            group = np.argmin(apart, axis=0)
-            agree &= apart.min(axis=0) <= AGREED * np.abs(total)
-            cells, mine = (part.sums.shape[1] * old + new for old, new in ((cells, part.part.group), (mine, group)))
-            ratios += list((part.sums[1:, group, left] / total).real)
-        order = np.argsort(cells, kind="stable")
-        begin, end = (np.searchsorted(cells[order], mine, side) for side in ("left", "right"))
-        weights, points = np.concatenate([part.weights[1:].real for part in self.rounds]), np.stack(ratios)
+        """One or two columns of each open row that explain best what is left of its sums."""
         keys = [np.zeros(0, dtype=np.int64)]
-        for k in np.flatnonzero(agree & (end - begin > 1) & (end - begin <= MOST_IN_CELL)).tolist():
-            columns = order[begin[k] : end[k]]
-            lines = weights[:, columns] - points[:, k, None]
-            lines /= np.linalg.norm(lines, axis=0)
-            cosines = np.abs(np.tril(lines.T @ lines, -1))
-            pair = np.unravel_index(np.argmax(cosines), cosines.shape)
-            keys.append(rows[left[k]] * np.int64(self.size) + columns[list(pair)])
+        for k in np.flatnonzero(self.is_open[rows]).tolist():
+            masks = [part.unexplained[:, k] for part in rest]
+            cell = self.rounds[-1].table[masks[-1]].ravel()  # columns of groups with something left, in all rounds
+            for part, mask in zip(self.rounds, masks):
+                cell = cell[mask[part.group[cell]] & (cell >= 0)]
+            if 0 < cell.size <= MOST_IN_CELL:
+                pieces = [  # of groups with something left, in which these columns are
+                    (part.group[cell] == np.flatnonzero(mask)[:, None]) * part.weights[:, None, cell].real
+                    for part, mask in zip(self.rounds, masks)
+                ]
+                A = np.concatenate([piece.reshape(-1, cell.size) for piece in pieces]).T
+                b = np.concatenate([part.sums[:, mask, k].ravel() for part, mask in zip(rest, masks)])
+                keys.append(rows[k] * np.int64(self.size) + cell[_best_pair(A, b)])
         return np.concatenate(keys)
 
 
@@ -299,14 +285,13 @@ class Rest:
         self.gone: HostArray = np.zeros(self.changed.shape)  # sizes of what was subtracted
         self.largest: HostArray = np.abs(self.sums[0]).max(axis=0)
         self.unexplained: HostArray = self.changed
-        self._cells: HostArray = np.flatnonzero(self.changed)  # of sums in which something may be left
 
     def subtract(self, row: HostArray, column: HostArray, values: HostArray, doubt: float = 1.0) -> None:
         """Subtract entries with some values, which are `doubt` times less accurate than those found here."""
-        place = self.part.group[column], row
+        place = self.part.group[column] * self.changed.shape[1] + row
         for digit, weight in enumerate(self.part.weights):
-            np.subtract.at(self.sums[digit], place, values * weight[column])
-        np.add.at(self.gone, place, doubt * np.abs(values))
+            self.sums[digit] -= _totals(place, values * weight[column], self.changed.shape)
+        self.gone += doubt * _totals(place, np.abs(values), self.changed.shape)
 
     def is_wrong(self, rounding: HostArray) -> HostArray:
         """Where more is left than rounding, or no entry explains the change (groups, rows)."""
@@ -314,13 +299,10 @@ class Rest:
         is_left = (size > rounding + CLEAN * self.gone).any(axis=0)
         return self.changed & np.where(self.gone > 0, is_left, size[0] > TINY * self.largest)
 
-    def alone(self, rounding: HostArray, active: HostArray) -> tuple[HostArray, HostArray, HostArray]:
-        """Active rows, columns that alone would make what is left of a sum, and their values."""
+    def alone(self, rounding: HostArray) -> tuple[HostArray, HostArray, HostArray]:
+        """Rows, columns that alone would make what is left of a sum, and their values."""
         part = self.part
-        g, row = np.divmod(self._cells, active.size)
-        is_left = np.abs(self.sums[0].take(self._cells)) > rounding[row] + CLEAN * self.gone.take(self._cells)
-        is_left &= active[row]
-        self._cells, g, row = self._cells[is_left], g[is_left], row[is_left]
+        g, row = np.nonzero(self.changed & (np.abs(self.sums[0]) > rounding + CLEAN * self.gone))
         sums = self.sums[:, g, row]
         with np.errstate(all="ignore"):
             ratios = sums[1:] / sums[0]
@@ -331,10 +313,21 @@ class Rest:
         inside = ((digits >= 0) & (digits < base)).all(axis=0)
         place = np.where(inside, digits[0] if len(digits) == 1 else digits[0] * base + digits[1], 0)
         column = np.where(inside & (place < size), part.table[g, np.minimum(place, size - 1)], -1)
-        doubt = NEAR + (NEAR * self.gone[g, row] + rounding[row]) / np.abs(sums[0])
-        is_near = np.abs(ratios - weights[:, column]) < np.minimum(doubt, CLOSE / (2 * base))
-        is_close = is_near.all(axis=0) & (column >= 0)
+        is_close = (np.abs(ratios - weights[:, column]) < CLOSE / (2 * base)).all(axis=0) & (column >= 0)
         return row[is_close], column[is_close], sums[0, is_close]
+
+
+def _best_pair(A: HostArray, b: HostArray) -> HostArray:
+    """The two rows of A (n, M), or the one, that explain b best by least squares."""
+    A = A / np.linalg.norm(A, axis=1, keepdims=True)
+    cosine, c = A @ A.T, A @ b
+    gain = cosine * (c[:, None] * c.conj()).real
+    gain *= -2
+    gain += np.abs(c)[:, None] ** 2 + np.abs(c) ** 2
+    apart = 1 - cosine * cosine
+    gain = np.where(apart > ALIKE, gain / np.maximum(apart, ALIKE), 0.0)
+    np.fill_diagonal(gain, np.abs(c) ** 2)
+    return np.unique(np.unravel_index(np.argmax(gain), gain.shape))
 
 
 def _medians(keys: HostArray, values: HostArray) -> tuple[HostArray, HostArray, HostArray]:
@@ -345,3 +338,12 @@ def _medians(keys: HostArray, values: HostArray) -> tuple[HostArray, HostArray, 
     median = values[first + counts // 2]
     agrees = np.abs(values - median[number]) <= AGREED * np.abs(median[number])
     return keys, median, np.bincount(number, agrees, minlength=keys.size).astype(np.int64)
+
+
+def _totals(place: HostArray, values: HostArray, shape: tuple[int, ...]) -> HostArray:
+    """Sums of real or complex values by their places."""
+    size = int(np.prod(shape))
+    total = np.bincount(place, values.real, minlength=size)
+    if values.dtype.kind == "c":
+        total = total + 1j * np.bincount(place, values.imag, minlength=size)
+    return total.reshape(shape)
