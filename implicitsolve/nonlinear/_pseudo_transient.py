@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -42,11 +41,10 @@ class PseudoTransient(ChecksKeywords, NonlinearMethod):
     Each step solves ``(J - sign V / delta) s = -F``, an implicit Euler step of length delta, without a line search.
     delta grows by switched evolution relaxation, ``delta *= increment ||F_old|| / ||F||`` [1]_, so that the last steps
     are Newton's; where F differs from F_old + J s by more than half of the larger of both norms, it changes by 0.5 in
-    place of `increment`. With factors, theta is the length of the next simplified Newton step for the same delta over
-    that of s [2]_: delta grows by 1/(4 theta) where that is more, and where ||F|| has grown and theta is above 0.5 the
-    step is repeated from the same J with a shorter delta. ||F|| may grow on the way: where Newton's method is caught by
-    a minimizer of ||F||, or finds an unstable state, time steps lead from an initial state to the stable one that
-    evolves from it.
+    place of `increment`. Where ||F|| has grown, and the next simplified Newton step for the same delta is longer than
+    half of s [2]_, the step is repeated from the same factored J with a shorter delta. ||F|| may grow on the way: where
+    Newton's method is caught by a minimizer of ||F||, or finds an unstable state, time steps lead from an initial state
+    to the stable one that evolves from it.
 
     Parameters
     ----------
@@ -116,14 +114,13 @@ class PseudoTransient(ChecksKeywords, NonlinearMethod):
         stop = replace(stop, max_iterations=STEPS) if stop.max_iterations is None else stop
         context = replace(context, stop=stop, shift=clock.shift)
         if isinstance(newton, BlockNewton):
-            newton = replace(newton, factor=clock, line_search=_TimeSteps(clock=clock), reuse="none")
-            return newton.solve(context, start, rows)
+            return replace(newton, line_search=_TimeSteps(clock=clock), reuse="none").solve(context, start, rows)
         products = newton if isinstance(newton, NewtonKrylov) else NewtonKrylov()
         products = replace(products, line_search=_TimeSteps(), forcing=ConstantForcing(eta=0.01), retry=False)
         if isinstance(newton, NewtonKrylov) or not (isinstance(start.x, np.ndarray) or is_cupy_array(start.x)):
             return products.solve(context, start, rows)
         search = SparseNewton(structure=newton.structure, budget=newton.budget).search
-        factored = FactoredNewton(factor=clock, line_search=_TimeSteps(clock=clock), reuse="none")
+        factored = FactoredNewton(line_search=_TimeSteps(clock=clock), reuse="none")
         stages = [Stage(method=search), Stage(method=factored, when=SPARSE), Stage(method=products, when=NOT_SPARSE)]
         if evaluator.size == start.x.size <= MOST_DENSE:  # one system: stiff equations need accurate directions
             full = Sparse(np.ones((evaluator.size, evaluator.size), dtype=bool))
@@ -132,17 +129,14 @@ class PseudoTransient(ChecksKeywords, NonlinearMethod):
 
 
 class _Clock:
-    """Time steps of all systems, in the places of the whole batch; a direct method, which keeps the last factors."""
-
-    kind: ClassVar[str] = "direct"
+    """Time steps of all systems, in the places of the whole batch."""
 
     def __init__(self, method: PseudoTransient, evaluator: Evaluator, x0: Array, factor: Any) -> None:
         systems = x0.shape[0]
         self.method, self.direct, self.x = method, factor, copy_array(x0)
-        self.delta, self.norms, self.theta = np.full((3, systems), np.nan)
-        self.rows: Indices = np.empty(0, dtype=int)  # of the last J,
+        self.delta, self.norms = np.full((2, systems), np.nan)
+        self.rows: Indices = np.empty(0, dtype=int)  # of the last J
         self.J: Any = None
-        self.inverse: Any = None  # and of the factors of J - sign V / delta
         self.sign = np.ones(systems) * (method.sign or np.nan)
         self.mass: Array = 1.0
         if method.mass is not None:
@@ -153,18 +147,13 @@ class _Clock:
             mass = xp.astype(xp.asarray(mass, device=x0.device), x0.dtype)
             self.mass = xp.reshape(xp.broadcast_to(mass, evaluator.event_shape), (1, evaluator.size))
 
-    def factor(self, J: LinearOperator) -> Any:
-        """Factorize J, and keep its inverse until the next one."""
-        self.inverse = self.direct.factor(J)
-        return self.inverse
-
     def shift(self, rows: Indices, J: LinearOperator, x: Array, F: Array) -> LinearOperator:
         """J of the next step for systems `rows` of the whole batch."""
         with np.errstate(all="ignore"):
             self._begin(rows, J, F) if np.isnan(self.norms[rows]).any() else self._advance(rows, x, F)
-        self.norms[rows], self.theta[rows] = norm2(F), np.nan
+        self.norms[rows] = norm2(F)
         scatter(self.x, rows, x)
-        self.rows, self.J, self.inverse = rows, J, None
+        self.rows, self.J = rows, J
         return self._matrix(rows, J, F)
 
     def shorter(self, rows: Indices, F: Array) -> tuple[Array, Any]:
@@ -178,8 +167,7 @@ class _Clock:
         with np.errstate(all="ignore"):
             rate = from_host(self.sign[rows] / self.delta[rows], F)[:, None]
             theta = norm2(correction(F - rate * self.mass * step)) / norm2(step)
-        self.theta[rows] = np.where(np.isfinite(theta), theta, np.inf)
-        return self.theta[rows]
+        return np.where(np.isfinite(theta), theta, np.inf)
 
     def _begin(self, rows: Indices, J: LinearOperator, F: Array) -> None:
         """The first time steps, and the signs."""
@@ -193,25 +181,10 @@ class _Clock:
     def _advance(self, rows: Indices, x: Array, F: Array) -> None:
         """The next time steps."""
         norms, old, step = norm2(F), self.norms[rows], x - gather(self.x, rows)
-        if self.inverse is not None and np.isnan(self.theta[rows]).any():
-            known = self.theta[rows]
-            self.theta[rows] = np.where(np.isnan(known), self.contraction(rows, F, step, self._within(rows)), known)
         rate = from_host(self.sign[rows] / self.delta[rows], F)[:, None]
         is_linear = norm2(F - rate * self.mass * step) <= LINEAR * np.fmax(norms, old)  # F + J s
-        growth = np.where(is_linear, self.method.increment, LINEAR) * old / norms
-        growth = np.fmin(np.fmax(growth, LINEAR / 2 / self.theta[rows]), MOST_GROWTH)
+        growth = np.fmin(np.where(is_linear, self.method.increment, LINEAR) * old / norms, MOST_GROWTH)
         self.delta[rows] *= np.where(norms == old, 1.0, growth)
-
-    def _within(self, rows: Indices) -> Callable[[Array], Array]:
-        """The inverse for some of the systems whose factors are kept."""
-        places, systems = np.flatnonzero(np.isin(self.rows, rows)), self.rows.size
-
-        def correction(v: Array) -> Array:
-            whole = array_namespace(v).zeros_like(gather(v, np.zeros(systems, dtype=int)))
-            scatter(whole, places, v)
-            return gather(self.inverse.matvec(whole), places)
-
-        return correction
 
     def _matrix(self, rows: Indices, J: LinearOperator, F: Array) -> LinearOperator:
         """J - sign V / delta."""
