@@ -24,7 +24,7 @@ def square(x):
         ((square, "one"), {}, TypeError, "`x0`"),
         ((square, [None]), {}, TypeError, "`x0`"),
         ((square, np.array([1, 2], dtype=object)), {}, TypeError, "`x0`"),
-        ((square, {"a": 1}), {}, TypeError, "`x0`"),
+        ((square, {"a": "one"}), {}, TypeError, "`x0: a`"),
         ((square, [[1.0, 2.0], [3.0]]), {}, (TypeError, ValueError), "`x0`"),
         ((square, 1.0), {"method": "bisection"}, ValueError, "`method`.*newton-krylov"),
         ((square, 1.0), {"method": ims.GMRES()}, TypeError, "`method`"),
