@@ -21,6 +21,7 @@ METHODS = {
     "auto": (None, None),
     "krylov": (ims.NewtonKrylov(), None),
     "preconditioned": (ims.NewtonKrylov(preconditioner=ims.BlockLU()), BlockBanded(1, 1)),
+    "gmres": (ims.NewtonKrylov(krylov=ims.GMRES()), None),
     "sparse": (ims.SparseNewton(), None),
     "blocks": (None, BlockBanded(1, 1)),
 }
@@ -51,6 +52,7 @@ def test_systems_of_a_batch_have_their_own_time_steps(newton, structure):
 def test_the_sign_was_wrong_where_the_residual_grows_at_first(sign):
     A = sign * np.array([[1.0, -10.0], [0.0, 2.0]])  # not normal: <F, A F> < 0
     result = root(lambda x: A @ np.tanh(x - 2), [-2.0, 1.5], method="pseudo-transient", stop=STOP)
+    assert result.success
     np.testing.assert_allclose(result.x, 2.0, atol=1e-8)
 
 
@@ -75,6 +77,7 @@ def test_steps_are_shortened_to_where_the_residual_is_finite():
         return np.where(x > 0, np.log(np.where(x > 0, x, 1.0)), np.nan)
 
     result = root(F, np.full(3, 20.0), method=PseudoTransient(first_step=100.0), stop=STOP)
+    assert result.success
     np.testing.assert_allclose(result.x, 1.0)
 
 
