@@ -24,6 +24,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._block_groups import Groups, find_groups, weights
 from implicitsolve.linearize._difference_steps import (
+    ENTRYWISE,
     LEAST_CHANGE,
     MAX_ADJUSTMENTS,
     DifferenceSteps,
@@ -41,7 +42,6 @@ from implicitsolve.problem import favors_direct
 from implicitsolve.structure import BlockBanded
 from implicitsolve.structure._block_banded import coloring
 
-TOGETHER = 2  # unknowns of a block up to which all colors are written in one pass over the blocks
 AFFINE = 1e-3  # mismatch between a difference and twice the one of half the length, up to which it is a derivative
 
 
@@ -114,7 +114,7 @@ class Assembler:
         """Assemble J of a single system, if J comes from differences, all of them few enough to be kept."""
         structure = self.structure
         is_plain = not structure.periodic and len(self.colors) == structure.width
-        if not (self.uses_differences and is_plain and (self.length == 1 or structure.block_size <= TOGETHER)):
+        if not (self.uses_differences and is_plain and (self.length == 1 or structure.block_size <= ENTRYWISE)):
             return None
         return OneSystemDifferences(evaluator, structure, self.colors, self.steps, self.sensitivity)
 

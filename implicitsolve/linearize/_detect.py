@@ -17,7 +17,6 @@ from implicitsolve.linearize._diagonals import (
     TOO_MANY,
     Diagonals,
     NotDiagonalError,
-    dense_columns,
     verify,
 )
 from implicitsolve.linearize._group_sums import FEW, FEW_OPEN, LENGTH, GroupSums
@@ -38,7 +37,6 @@ ROUNDING = 1e3  # ... or so many units in the last place of F
 GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2, whose multiples m differ from whole numbers by 1 / (sqrt(5) m) or more
 FEW_OFFSETS = 8  # of all columns, up to which those of one-sided differences take fewer evaluations than bisection
 MOST_WRONG = 1e-3  # part of the rows in which they may differ more (a kink of F between the points)
-MOSTLY = 0.5  # part of the rows that are wrong: columns are full
 KINK_GROUPS = 8  # evaluations that tell rows in which J is wrong for a kink of F alone
 FIXED, FOR_ENTRY = 10.0, 11.0  # evaluations of `GroupSums`; for each entry of a row: on meshes and networks
 BUDGET = 400  # evaluations: unstructured graphs take 50 to 250 (benchmarks/pde.py)
@@ -139,9 +137,7 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
         if diagonals.is_full:
             return Detection(how=Outcome.FULL, evaluations=probe.evaluations, unknowns=probe.size, large=hypothesis[0])
         pattern, full = hypothesis
-        found, wrong = _by_colors(probe, pattern, full)
-        if wrong.size > MOSTLY * probe.size:
-            found, wrong = _by_colors(probe, dense_columns(probe, pattern, full), full)
+        found = _by_colors(probe, pattern, full)[0]
         if found.structure is not None:
             return found
     except NotDiagonalError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 import numpy as np
@@ -18,7 +17,6 @@ SHARED = 0.25  # part of a column's offsets that others far from it have too, at
 FEW_FIELDS = 12  # an axis of at most so many entries may count fields, of at most half of the points along any other
 MOST_OFFSETS = 64  # offsets of the columns of one field
 TOO_MANY = 0.25  # part of the rows that may change for no known reason
-MOST_DENSE = 10  # columns that change that many rows
 CONSECUTIVE = 7  # neighbors that are displaced to find how many fields are interleaved
 LARGE, MOST_LARGE = 1e-2, 32  # over its largest entry, entries of a full column that precondition, and how many may
 REMAINDER = 0.1  # sum of the other entries over that of these, at most
@@ -265,32 +263,6 @@ def verify(
         place = colors[columns] * n + rows
     values = responses.reshape(probe.systems, -1).take(place, axis=1)
     return Entries(rows, columns, values, left_out, colors, pattern if is_exact else None), unexplained
-
-
-def dense_columns(probe: Probe, pattern: Sparse, full_rows: HostArray) -> Sparse:
-    """The pattern with columns that change many rows elsewhere, found by halving the columns of each color.
-
-    NotDiagonalError: there are none, or too many.
-    """
-    coloring, n, found = color_columns(pattern), probe.size, list[Sparse]()
-    is_short = np.diff(pattern.indptr) <= MOST_ROWS
-    parts = [np.flatnonzero(is_short & (coloring.colors == color)) for color in range(coloring.count)]
-    for _ in range(2 * coloring.count + MOST_DENSE * n.bit_length()):
-        if not parts:
-            break
-        part = parts.pop()
-        for half in (part[: part.size // 2], part[part.size // 2 :]):
-            F = probe.changed_rows(probe.displaced(half))
-            F[full_rows] = False
-            rows = np.flatnonzero(F)
-            F[pattern.rows[np.isin(pattern.columns, half)]] = False
-            if np.count_nonzero(F) > TOO_MANY * n and half.size > 1:
-                parts.append(half)
-            elif np.count_nonzero(F) > TOO_MANY * n:
-                found.append(Sparse((rows, np.full(rows.size, half[0])), unknowns=n))
-    if parts or not found:
-        raise NotDiagonalError
-    return functools.reduce(Sparse.union, found, pattern)
 
 
 def _explained(

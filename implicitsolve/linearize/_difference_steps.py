@@ -20,8 +20,7 @@ Rows: TypeAlias = slice | Indices
 LONGEST = 1e-3  # step that a long system may have by default
 FARTHER = 1e4  # how much longer a step gets that did not change F, or shorter one at which F is not finite
 TRUSTED = 1e-9, 1e-2  # a guessed step over the Newton step: within these bounds the guess was good enough
-SMALL_BLOCK = 4  # unknowns up to which the entries of blocks are written one by one
-SHORT = 1000  # systems for each block of a color from which on these are written one by one, in loops over systems
+ENTRYWISE = 2  # unknowns of a block up to which entries are written one by one, those of all colors in one pass
 LEAST_CHANGE = 8  # units of roundoff of F by which an entry of F must have changed
 MAX_ADJUSTMENTS = 8  # further evaluations at most, for each color, to find a step that changes F and keeps it finite
 
@@ -207,21 +206,20 @@ def place(blocks: Array, changes: Array, per_length: Array, first: int, lower: i
     that each row t couples to one of them. `changes` (colors, k, b, T, k) are how F changed as unknown c of a color's
     blocks did, `per_length` (b, T, k) one over how much each unknown did.
     """
-    B, T, m, k = blocks.shape[:4]
+    T, m, k = blocks.shape[1:4]
     with np.errstate(all="ignore"):
         for i in range(changes.shape[0]):
             for j in range(m):
                 offset = j - lower
                 start, stop = first + i - offset + (m if first + i < offset else 0), max(0, min(T, T - offset))
-                length = 1 if stop <= start or SHORT * (stop - start) <= B * m else stop - start
-                for t in range(start, stop, m * length):
-                    rows, columns = slice(t, t + length, m), slice(t + offset, t + offset + length, m)
+                rows, columns = slice(start, stop, m), slice(start + offset, stop + offset, m)
+                if start < stop:
                     write(blocks[:, :, j, :, :], changes[i, ...], per_length, rows, columns, k)
 
 
 def write(part: Array, changes: Array, per_length: Array, rows: Any, columns: Any, k: int) -> None:
     """Write the blocks of a block diagonal: small ones entry by entry, in long loops; larger ones whole."""
-    if k > SMALL_BLOCK:
+    if k > ENTRYWISE:
         columns_last = array_namespace(part).permute_dims(changes[:, :, rows, :], (1, 2, 3, 0))
         part[:, rows, :, :] = columns_last * per_length[:, columns, None, :]
         return

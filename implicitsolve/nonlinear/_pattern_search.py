@@ -29,7 +29,6 @@ from implicitsolve.structure._block_triangular import singularity
 from implicitsolve.structure._grid import Grid
 from implicitsolve.structure._sparse import Sparse
 
-MOST_INCOMPLETE = 2  # assemblies that miss entries, until a detected pattern is sought again: one often suffices
 MOST_SEARCHES = 3  # more in a solve, where evidence asks for them
 MANY = 0.1  # part of the rows that are wrong: diagonals are missing
 DIGIT = 0.1  # part of ||F|| that a J leaves at most unless its pattern is in doubt
@@ -160,7 +159,7 @@ class SparseJacobians(JacobianAssembler):
         budget: int | None,
     ) -> None:
         self._memory, self._known = memory, known
-        self._budget, self._incomplete, self.searches = budget, 0, 0
+        self._budget, self.searches = budget, 0
         self._is_new = found.how == Outcome.PREVIOUS or (budget is None and known is None)
         self._is_warned = False
         self._norms: HostArray = np.full(evaluator.rows.size, np.inf)  # of F at the last assembly
@@ -203,8 +202,7 @@ class SparseJacobians(JacobianAssembler):
                 where = f"in {wrong.size} rows, row {wrong[0]} first{doubt}"
                 self._warn(f"J d differs from the change of F along a random d {where}")
             return J
-        self._incomplete += bool(rows.size)
-        if not (is_new or is_slow or self._incomplete >= MOST_INCOMPLETE):
+        if not (is_new or is_slow):
             return J
         rows = self._wrong(evaluator, x, F, J, WRONG, 0.0 if is_new or rows.size else MOST_WRONG)
         while self._widens(evaluator, x, rows):
@@ -217,7 +215,7 @@ class SparseJacobians(JacobianAssembler):
         known, budget, inward = self._found.structure, self._budget, evaluator.inward
         if not rows.size or self.searches >= MOST_SEARCHES or known is None or budget is None:
             return False
-        self._incomplete, self.searches = 0, self.searches + 1
+        self.searches += 1
         residual, shape = evaluator.residual, evaluator.event_shape
         if self.searches == 1 and known.diagonals.size and rows.size > MANY * known.unknowns:
             if not known.is_symmetric:  # upwind differences
