@@ -50,7 +50,7 @@ from implicitsolve.adapters import gru_parameters, implicit_gru
 from implicitsolve.nonlinear import _plan
 from tests.helpers.equilibria import equilibria
 from tests.helpers.kinked import kinked_systems
-from tests.helpers.physical import paths, stirred_reactors
+from tests.helpers.physical import RATES, collocation, paths, stirred_reactors
 from tests.helpers.units import flow_with_concentration
 
 FOLDERS = ("globalize", "krylov", "linearize", "nonlinear", "precondition", "problem", "stopping")
@@ -252,6 +252,7 @@ def sets() -> Solves:
         "fast reactions": [partial(ims.root, *case, bounds=(0, 1)) for case in reactors],
         "paths": [partial(ims.root, paths(n, np.random.default_rng(n)), np.zeros(120 * n)) for n in (1, 2, 3, 4)],
         "units": [partial(ims.root, *case) for case in different_units()],
+        "collocation": [partial(ims.root, *collocation(n, rate)) for n in (110, 250, 400, 700) for rate in RATES],
         "scalable": [partial(ims.root, *case) for n in (36, 144) for case in scalable_cases(n)],
         "kinks": [partial(ims.root, F, x0) for _, F, x0 in kinked_systems()],
         "rootless": [of(case) for case in hopeless_cases() if np.size(case.start) <= LARGEST],

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from implicitsolve._arrays.namespace import host_dtype
-from implicitsolve._typing import Array, Indices
+from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU
 from implicitsolve.globalize import Backtracking
 from implicitsolve.linearize._detect import SMALLEST_GRAPH
@@ -23,9 +23,20 @@ from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._dense_newton import DenseNewton
 from implicitsolve.nonlinear._halved import Halved
 from implicitsolve.nonlinear._homotopy import Homotopy
-from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
+from implicitsolve.nonlinear._newton_krylov import LEAST_FIRST, NewtonKrylov
 from implicitsolve.nonlinear._other_variables import UNITS, Logarithmic, Rescaled
-from implicitsolve.nonlinear._plan import ANY, CLOSE, NOT_SPARSE, SPARSE, End, PlannedMethod, Stage, after, found
+from implicitsolve.nonlinear._plan import (
+    ANY,
+    CLOSE,
+    NOT_SPARSE,
+    SPARSE,
+    Condition,
+    End,
+    PlannedMethod,
+    Stage,
+    after,
+    found,
+)
 from implicitsolve.nonlinear._sparse_newton import SparseNewton, in_short_and_whole_steps
 from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext, Standing
 from implicitsolve.precondition._lagged import Lagged
@@ -48,7 +59,7 @@ BLOCKS, DENSE, EQUILIBRATED = BlockNewton(), DenseNewton(), DenseNewton(equilibr
 STEP = 2000  # entries of J with which solves by Newton's method take as much time as a step of Anderson's
 AT_ONCE, MOST_STEPS = 10, 40  # such steps up to which Newton's method comes first, and above which it is not tried
 FARTHER = 4.0  # than from x0 to a stationary point; twice as far solves as many cubics
-MOST_BY_PATTERN = 500  # unknowns up to which a dense J is assembled by the colors of a pattern
+MOST_BY_PATTERN, MOST_DENSE = 500, 1000  # unknowns up to which a dense J follows products, by colors and columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +83,8 @@ class Auto(PlannedMethod):
     - A dense J: `NewtonKrylov`, preconditioned if its columns repeat by shifts.
     - Before products are tried again, "auto" for multiples of the unknowns' sizes, if these differ by three orders of
       magnitude at x0 or at the best point.
-    - Where `SparseNewton` fails on at most 500 unknowns, `DenseNewton` on equations of one size follows, J by colors.
+    - Where `SparseNewton` fails on at most 500 unknowns, `DenseNewton` on equations of one size follows, J by colors;
+      where linear systems of at most 1000 took more than 40 products on average, it follows with J by differences.
     - Up to 100 unknowns without structure both dense methods follow, and `NewtonKrylov` in a trust region comes last;
       next to bounds, if sizes differ so much, the first is `DenseNewton` with projected steps.
     - Declared blocks: `BlockNewton` where blocks have at most 64 unknowns and an assembly takes at most 64 products, or
@@ -149,7 +161,10 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
         # For a single equation equilibration changes nothing.
         others = [Stage(method=FartherStart(), continues=ANY)] if evaluator.size == 1 else LAST_DENSE
         return [*first, *FIRST_DENSE, *rest, *others, *LAST]
-    rest += [*FIRST_DENSE, Stage(method=EQUILIBRATED, when=NOT_SPARSE)] if is_dense else []
+    if is_dense:
+        rest += [*FIRST_DENSE, Stage(method=EQUILIBRATED, when=NOT_SPARSE)]
+    elif evaluator.problem.structure in (None, "none") and DenseNewton.suits(context, x0, MOST_DENSE):
+        rest += [Stage(method=DENSE, when=HARD)]
     is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
     factored = (_for_patterns(context, x0, rest) or _for_blocks(context, x0)) if is_factorable else []
     return [*first, *(factored or [*NewtonKrylov().stages(context, x0)[:2], *rest])]
@@ -204,6 +219,12 @@ def _by_units(stages: Sequence[Stage], context: SolveContext, x0: Array) -> Sequ
     return [*stages[:place], other, *stages[place:]]
 
 
+def _is_hard(context: SolveContext, solution: Solution) -> HostArray:
+    """Systems whose linear systems took more products than the first Krylov space has room for."""
+    return NOT_SPARSE.holds(context, solution) & (solution.krylov_iterations > LEAST_FIRST * solution.iterations)
+
+
+HARD = Condition(f"linear systems took more than {LEAST_FIRST} products on average", _is_hard)
 SHIFTS = found("J is full and its columns repeat by shifts", Outcome.SHIFTS)
 APART = after("J consists of small independent blocks", lambda context: IndependentBlocks.form(context) is not None)
 

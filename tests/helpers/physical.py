@@ -279,3 +279,26 @@ def stirred_reactors(reactors, residence=1e4):
         return ((before - y.reshape(reactors, 3)) / residence + rates).ravel()
 
     return residual, np.tile([0.3, 1e-12, 0.7], reactors)
+
+
+def collocation(n, rate):
+    """F of u'' + rate(x, u, u') = 0 with u(-1) = u(1) = 0 at n + 1 points of Chebyshev: a full J of condition n^4."""
+    x = np.cos(np.pi * np.arange(n + 1) / n)
+    slopes = np.polynomial.chebyshev.Chebyshev.basis
+    values = np.polynomial.chebyshev.chebvander(x, n)
+    derivatives = np.stack([slopes(k).deriv()(x) if k else np.zeros(n + 1) for k in range(n + 1)], axis=1)
+    D = np.linalg.solve(values.T, derivatives.T).T
+
+    def residual(u):
+        F = D @ (D @ u) + rate(x, u, D @ u)
+        F[[0, -1]] = u[[0, -1]]
+        return F
+
+    return residual, np.zeros(n + 1)
+
+
+RATES = (
+    lambda x, u, slope: 0.5 * np.exp(u),  # combustion
+    lambda x, u, slope: 4 * np.sin(u) + 1,  # a pendulum
+    lambda x, u, slope: 1 - u**3 - 3 * slope,  # convection
+)

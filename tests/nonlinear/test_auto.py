@@ -12,7 +12,7 @@ from implicitsolve.adapters import gru_parameters, implicit_gru, implicit_rnn, r
 from implicitsolve.nonlinear import Auto
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from tests.helpers.lines import bratu
-from tests.helpers.physical import robertson_reactor
+from tests.helpers.physical import RATES, collocation, robertson_reactor
 
 TRIDIAGONAL = BlockBanded(1, 1)
 
@@ -478,3 +478,11 @@ def test_half_the_blocks_follow_where_steps_for_all_of_them_have_failed():
     result = root(layer)
     assert np.all(result.success)
     assert result.retries
+
+
+def test_full_ill_conditioned_systems_beyond_a_hundred_unknowns_had_no_dense_jacobian():
+    F, x0 = collocation(400, RATES[2])
+    result = root(F, x0)
+    assert result.success
+    assert result.counts.residuals <= 1500
+    assert [retry.method for retry in result.retries] == ["DenseNewton"]
