@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from collections.abc import Collection, Mapping
@@ -75,6 +76,13 @@ class Point:
         self.wrt = checked_wrt(problem, wrt) if needs_adjoint else None
         self.pulled: Mapping[str, Array] | None = None  # gradients, if the adjoint solve has computed them
 
+    def forward(self, *, is_free: bool) -> Point:
+        """The system of J where this one's is J^H; where the method is free, both solve by the same factors."""
+        other = copy.copy(self)
+        vars(other).update({"_default": self._default} if is_free else {})
+        other.caller, other.needs_adjoint, other.own_product = "push_forward", False, self.evaluator.problem.jvp
+        return other
+
     def solve(self, right: Any, name: str, method: Any, M: Any, x0: Any, stop: LinearStop | None) -> LinearResult:
         b = self._flatten(right, name)
         stop = LinearStop() if stop is None else stop
@@ -130,13 +138,16 @@ class Point:
         return equation.fails(*Differences(evaluator, x, equation.d, self.F).pair((0, 0)))
 
     def _flatten(self, value: Any, name: str) -> Array:
-        """An argument like x, of its dtype, on arrays (B, N)."""
+        return self.evaluator.flatten(self.like_x(value, name))
+
+    def like_x(self, value: Any, name: str) -> Array:
+        """An argument of the shape of x, in its dtype."""
         value = as_inexact(value, name)
         if value.shape != self.x.shape:
             raise ValueError(f"{self.caller}: `{name}` must have the shape of x, {self.x.shape}, got {value.shape}")
         if is_complex(value) and not is_complex(self.x):
             raise TypeError(f"{self.caller}: `{name}` must be real, since x is, got dtype {value.dtype}")
-        return self.evaluator.flatten(array_namespace(value, self.x).astype(value, self.x.dtype))
+        return array_namespace(value, self.x).astype(value, self.x.dtype)
 
     def _solve(self, b: Array, start: Array | None, method: Any, M: Any, stop: LinearStop) -> LinearResult:
         """Solve for b (B, N), with the default method where `method` is None."""
@@ -148,9 +159,9 @@ class Point:
         is_free = method is None and M is None and start is None
         is_causal = problem.substitute is not None
         if is_free and not is_causal:
-            method, sparse = self._default()
-            if sparse is not None:
-                return self._factored(sparse, SparseLU().factor(sparse), b, stop)
+            method, factors = self._default
+            if factors is not None:
+                return self._factored(*factors, b, stop)
         if kind_of(method) == "direct":
             return self._direct(method, b, {"M": M, "x0": start}, stop)
         M, A = self._preconditioner(M), self._operator()
@@ -169,10 +180,13 @@ class Point:
             return stop
         return replace(stop, rtol=max(1e-6, DIFFERENCES * eps(self.evaluator.xp, self.evaluator.dtype) ** 0.5))
 
-    def _default(self) -> tuple[BlockLU | None, SparseMatrix | None]:
-        """The direct method of a declared structure that favors one, or the J of a sparse one."""
-        favors_direct = self.assembler is not None and self.assembler.favors_direct
-        return (BlockLU(), None) if favors_direct else (None, self._sparse())
+    @cached_property
+    def _default(self) -> tuple[BlockLU | None, tuple[SparseMatrix, Factored] | None]:
+        """The direct method of a declared structure that favors one, or a sparse J and its factors."""
+        if self.assembler is not None and self.assembler.favors_direct:
+            return BlockLU(), None
+        sparse = self._sparse()
+        return None, None if sparse is None else (sparse, SparseLU().factor(sparse))
 
     def _direct(self, method: Any, b: Array, unused: dict[str, Any], stop: LinearStop) -> LinearResult:
         for name, value in unused.items():

@@ -38,13 +38,15 @@ def replace_entries(base: Value, key: CallersArray, value: Value) -> Value:
     count_operation()
     base = jnp.asarray(base)
     if callable(key):
-        places = key(np.arange(base.size).reshape(base.shape))
-        return base.reshape(-1).at[places].set(value).reshape(base.shape)
+        places: CallersArray = key(np.arange(base.size).reshape(base.shape))
+        return base.reshape(-1).at[places].set(spread_over(value, places.shape)).reshape(base.shape)
     if is_mask(key):
         if np.ndim(value) and value.shape != base.shape:
             raise UntraceableError("values are assigned under a mask that depends on the unknowns: use np.where")
         return jnp.where(key.reshape(key.shape + (1,) * (base.ndim - key.ndim)), value, base)
-    return write_entries(base, key, value) if is_basic(key) else base.at[key].set(value)
+    if is_basic(key):
+        return write_entries(base, key, value)
+    return base.at[key].set(spread_over(value, base[key].shape))
 
 
 def spread_over(value: Value, shape: tuple[int, ...]) -> Value:

@@ -81,6 +81,19 @@ class Program(Derivative):
     def by_parameters(self) -> Derivative:
         return Derivative(lambda parameters, x: self.function(x, parameters), self._parameters, self._at)
 
+    def second(self, at: CallersArray, along: CallersArray, w: HostArray) -> tuple[HostArray, dict[str, HostArray]]:
+        """The derivatives of J^H w and of (dF/dtheta)^H w, both at (x, theta), along a direction in which both move."""
+        found = self._second(*jax.tree.leaves((at, along)), np.conj(w))
+        return jax.tree.unflatten(jax.tree.structure(at), map(np.conj, found))
+
+    @cached_property
+    def _second(self) -> FlatProgram:
+        def pull(at: CallersArray, w: CallersArray) -> CallersArray:
+            return jax.vjp(lambda at: self.function(*at), at)[1](w)[0]
+
+        at = self._at, self._parameters
+        return FlatProgram(lambda at, along, w: jax.jvp(lambda at: pull(at, w), (at,), (along,))[1], at, at, self._at)
+
 
 def _evaluate(
     function: Callable[[CallersArray, CallersArray], CallersArray], x: CallersArray, parameters: CallersArray

@@ -91,16 +91,29 @@ class TracedResidual(Representation):
 
     def parameter_jvp(self, x: CallersArray, tangents: Mapping[str, CallersArray]) -> HostArray:
         """(dF/dtheta) dtheta, for some of the parameters."""
-        arrays = self.arrays()
-        d = {name: np.broadcast_to(np.asarray(tangents.get(name, 0.0), v.dtype), v.shape) for name, v in arrays.items()}
-        return self.program.by_parameters.jvp(arrays, d, self._as_state(x))[1]
+        return self.program.by_parameters.jvp(self.arrays(), self._along(tangents), self._as_state(x))[1]
 
     def parameter_vjp(self, x: CallersArray, w: CallersArray) -> dict[str, HostArray]:
         """(dF/dtheta)^H w for each parameter; zero for those that are no floating-point numbers."""
         by_parameters = self.program.by_parameters
         _, *known = by_parameters.linearize(self.arrays(), self._as_state(x))
-        found = by_parameters.back(known, self._as_state(w))
-        return {name: np.zeros(np.shape(value)) for name, value in (self.parameters or {}).items()} | dict(found)
+        return self._for_all(by_parameters.back(known, self._as_state(w)))
+
+    def second(
+        self, x: CallersArray, w: CallersArray, v: CallersArray, tangents: Mapping[str, CallersArray]
+    ) -> tuple[HostArray, dict[str, HostArray]]:
+        """The derivatives of `vjp` and `parameter_vjp`, at x with w, as x moves along v and parameters along theirs."""
+        at, along = (self._as_state(x), self.arrays()), (self._as_state(v), self._along(tangents))
+        pulled, gradients = self.program.second(at, along, self._as_state(w))
+        return pulled, self._for_all(gradients)
+
+    def _along(self, tangents: Mapping[str, CallersArray]) -> dict[str, HostArray]:
+        """A direction for all that derivatives are taken by."""
+        parts = {name: (np.asarray(tangents.get(name, 0.0), v.dtype), v.shape) for name, v in self.arrays().items()}
+        return {name: np.broadcast_to(*part) for name, part in parts.items()}
+
+    def _for_all(self, gradients: Mapping[str, HostArray]) -> dict[str, HostArray]:
+        return {name: np.zeros(np.shape(value)) for name, value in (self.parameters or {}).items()} | dict(gradients)
 
     def arrays(self) -> dict[str, HostArray]:
         """The parameters that derivatives are taken by: numbers and arrays of floating-point numbers."""

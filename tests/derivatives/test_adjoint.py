@@ -83,25 +83,6 @@ def test_the_two_modes_agree(seed, n, batch, is_complex):
     assert abs(left - right) <= 1e-9 * (scale + 1)
 
 
-@pytest.mark.parametrize("batch", [(), (3,)], ids=str)
-@pytest.mark.parametrize("name", ["A", "b", "c"])
-def test_finite_differences_of_the_solved_loss(batch, name):
-    layer = Layer(batch=batch)
-
-    def loss(value):
-        moved = Layer(batch=batch, parameters={name: value})
-        return float(np.sum(moved.solved()[1].x * layer.cotangent))
-
-    problem, solution = layer.solved()
-    gradient = pull_back(problem, solution, layer.cotangent, stop=EXACT).gradients[name]
-    tangent = push_forward(problem, solution, {name: layer.tangents[name]}, stop=EXACT).tangent
-    h = 1e-5
-    direction, value = layer.tangents[name], layer.parameters[name]
-    difference = (loss(value + h * direction) - loss(value - h * direction)) / (2 * h)
-    assert np.sum(gradient * direction) == pytest.approx(difference, rel=1e-7)
-    assert np.sum(tangent * layer.cotangent) == pytest.approx(difference, rel=1e-7)
-
-
 def test_a_solution_alone_will_do():
     layer = Layer()
     problem, solution = layer.solved()
@@ -213,19 +194,6 @@ def test_nothing_to_differentiate():
         assert result.adjoint.shape == shape
         assert np.all(result.success)
     assert pull_back(Problem(lambda x: x, vjp=lambda x, w: w), np.zeros(0), np.zeros(0)).success
-
-
-@pytest.mark.parametrize(
-    "method", [ims.GMRES(), ims.LGMRES(restart=4), ims.BiCGSTAB(), ims.ScipyKrylov(function="tfqmr")], ids=str
-)
-@pytest.mark.parametrize("batch", [(), (3,)], ids=str)
-def test_methods(method, batch):
-    layer = Layer(batch=batch)
-    problem, solution = layer.solved()
-    back = pull_back(problem, solution, layer.cotangent, method=method, stop=LinearStop(rtol=1e-9))
-    assert np.all(back.success)
-    np.testing.assert_allclose(back.adjoint, layer.dense_adjoint(solution.x), rtol=1e-6, atol=1e-7)
-    assert np.all(push_forward(problem, solution, layer.tangents, method=method).success)
 
 
 @pytest.mark.parametrize(

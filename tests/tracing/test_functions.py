@@ -38,6 +38,7 @@ def overlapping(x):
     y = x.copy()
     y[1:] += y[:-1]
     y[::3] *= y[1]
+    y[[0, 2]] = y[None, 3:5]
     return y
 
 

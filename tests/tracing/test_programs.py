@@ -8,6 +8,7 @@ from importlib import import_module
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import scipy
 from hypothesis import HealthCheck, given, settings
 
 jax = pytest.importorskip("jax")
@@ -15,12 +16,20 @@ traced = import_module("implicitsolve.tracing._program")
 double_precision = import_module("implicitsolve.tracing._flat").double_precision
 
 N = 6
+SPACE = {"np": np, "scipy": scipy, "S": scipy.sparse.eye_array(N, k=1, format="csr"), "__name__": "programs"}
 KEYS = "1:4 ::2 ::-1 -1 [0,2] [1,1,0] 0 ... None :,1 1,: ...,0 1::-1 [True,False]*3"
 UNARY = "np.sin({a}) np.tanh({a}) -{a} {a}**2 np.abs({a}) {a}.copy() np.cumsum({a}) {a}-{a}.mean() np.sort({a})"
+OTHER = """np.pad({a},1) np.pad({a},1,'edge') np.roll({a},1) np.diff({a}) np.clip({a},-0.3,0.4) np.minimum({a},0.2)
+np.einsum('i,i->i',{a},{a}) np.interp({a},[-1,0,1],[0.5,-0.2,0.3]) np.convolve({a},[1,2,-1],'same')
+np.fft.rfft({a}).imag np.bincount([0,1,1,2,0,1],{a}) np.linalg.solve(np.eye(6)+S.toarray(),{a}) scipy.special.erf({a})
+scipy.special.expit({a}) S@{a} {a}@S ({a}*(1+2j)).imag np.abs({a}+0.3j) np.float32(0.5)*{a} np.arange(6)*{a}
+{a}.astype(complex).real {a}.max() {a}.prod() np.min({a},axis=0) np.add.reduce({a},axis=-1) np.gradient({a})
+np.add.reduceat({a},[0,2]) np.cross({a}[:3],{a}[3:])"""
 BINARY = "{a}+{b} {a}*{b} {a}-np.cos({b}) np.where({a}>{b},{a},-{b}) np.maximum({a},{b}) np.hypot({a},1+{b}*{b})"
 VIEWS = """{a}.reshape(2,3) {a}.reshape(3,2) {a}.T {a}.ravel() {a}[{k}] {a}.reshape(-1) {a} np.flip({a}) {a}.squeeze()
 {a}[{k}][{j}]"""
-MADE = "np.zeros(6) np.ones((2,3)) np.zeros_like({a}) np.full(6,0.5) np.array([{a}.sum(),0.5]) np.outer({a},{b})"
+MADE = """np.zeros(6) np.ones((2,3)) np.zeros_like({a}) np.full(6,0.5) np.array([{a}.sum(),0.5]) np.outer({a},{b})
+np.arange(6)"""
 UPDATES = """{a} += {b}; {a} *= 0.5; {a}[{k}] = {b}; {a}[{k}] += np.sin({b}); {a}[{k}] = 0.25; {a}[{k}][{j}] -= {b};
 {a}[{a} > 0.1] *= -0.5; {a}[{b} > {a}] = 0.3; np.add.at({a}, [0, 1, 1], 0.1); np.multiply({a}, {b}, out={a});
 np.copyto({a}, {b}); {a}.fill(0.2); {a}.flat[::2] = 0.1; {a}.T[{k}] += 0.5"""
@@ -30,10 +39,10 @@ RETURN = ["out = np.zeros(6)", "for v in ({names}): out[:min(v.size, 6)] += np.r
 def program(choose: random.Random) -> str:
     """The source of F: statements that NumPy does at a sample point."""
     lines: list[str] = []
-    space = {"np": np, "x": np.linspace(-0.9, 0.8, N)}
+    space = SPACE | {"x": np.linspace(-0.9, 0.8, N)}
     arrays = ["x"]
     for i in range(choose.randint(2, 9)):
-        kind = choose.choice([UNARY, BINARY, VIEWS, VIEWS, MADE, None, None, None])
+        kind = choose.choice([UNARY, OTHER, BINARY, VIEWS, VIEWS, MADE, None, None, None])
         keys = {"k": choose.choice(KEYS.split()), "j": choose.choice(KEYS.split())}
         line = choose.choice(kind.split() if kind else UPDATES.split(";")).strip()
         line = line.format(a=choose.choice(arrays), b=choose.choice(arrays), **keys)
@@ -64,8 +73,7 @@ SEEN = {"traced": 0, "refused": 0, "untraceable": 0}
 @given(st.randoms(use_true_random=False))
 def test_no_program_has_a_wrong_trace(choose):
     source = program(choose)
-    space = {"np": np, "__name__": "programs"}
-    exec(source, space)
+    exec(source, space := dict(SPACE))
     F = space["F"]
     x0 = np.linspace(-0.9, 0.8, N)
     try:
