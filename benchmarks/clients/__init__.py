@@ -1,0 +1,1 @@
+"""Nonlinear solves of other people's programs, with their own models and data."""
