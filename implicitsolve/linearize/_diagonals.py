@@ -228,10 +228,8 @@ def verify(
 ) -> tuple[Entries, HostArray]:
     """Displace all columns of a color at once, color by color: entries that are there, and rows changed for no reason.
 
-    If a row changes although the pattern has no column of the color there, the entry is sought at sums of two known
-    offsets (one-sided differences at a boundary). Where these do not lead to one column of the color, the row is
-    returned as not explained; too many of these rows are a NotDiagonalError. Rows that are not in `only` do not count,
-    nor do such changes up to `rounding` (N,).
+    Rows that change although the pattern has no column of the color there are returned; too many of them are a
+    NotDiagonalError. Rows that are not in `only` do not count, nor do such changes up to `rounding` (N,).
     """
     coloring, n = color_columns(pattern), probe.size
     colors = coloring.colors
@@ -253,27 +251,9 @@ def verify(
         if surprised > TOO_MANY * n:
             raise NotDiagonalError
     there = changed.reshape(-1)[place]
-    rows, columns, unexplained = pattern.rows, pattern.columns, np.zeros(0, dtype=np.int64)
-    is_exact = not surprised and bool(there.all())
+    rows, columns, is_exact = pattern.rows, pattern.columns, not surprised and bool(there.all())
     if not is_exact:
-        rows, columns = rows[there], columns[there]
-        if surprised:
-            more, unexplained = _explained(pattern, colors, *np.nonzero(changed & ~expected))
-            rows, columns = np.concatenate([rows, more[0]]), np.concatenate([columns, more[1]])
-        place = colors[columns] * n + rows
+        rows, columns, place = rows[there], columns[there], place[there]
     values = responses.reshape(probe.systems, -1).take(place, axis=1)
+    unexplained = np.flatnonzero((changed & ~expected).any(axis=0)) if surprised else np.zeros(0, dtype=np.int64)
     return Entries(rows, columns, values, left_out, colors, pattern if is_exact else None), unexplained
-
-
-def _explained(
-    pattern: Sparse, colors: HostArray, color: HostArray, rows: HostArray
-) -> tuple[tuple[HostArray, HostArray], HostArray]:
-    """Entries (rows, columns) behind the changes of rows with a color, and the rows with none, or several to choose."""
-    n = colors.size
-    known = np.flatnonzero(np.bincount(n - pattern.offsets)) - n
-    known = known[np.argsort(np.abs(known), kind="stable")][:MOST_OFFSETS]
-    columns = rows[:, None] - np.unique(np.add.outer(known, known))
-    fits = (columns >= 0) & (columns < n)
-    fits &= colors[np.where(fits, columns, 0)] == color[:, None]
-    single = np.count_nonzero(fits, axis=1) == 1
-    return (rows[single], columns[fits & single[:, None]]), np.unique(rows[~single])
