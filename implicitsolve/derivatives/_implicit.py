@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,7 @@ def pull_back(
         status=status_of("pull_back", result, whole),
         linear=linear,
         counts=counts,
+        _second=partial(_second, cache(partial(Point, solved, point.x, needs_adjoint=True, wrt=wrt))),
     )
 
 
@@ -193,6 +195,14 @@ def push_forward(
     """
     solved, result, tangents = _arguments("push_forward", problem, result, tangents)
     point = Point(solved, result, needs_adjoint=False)
+    linear = _solve_along(point, tangents, method, M, x0, stop)
+    whole, counts = judged(point.evaluator.problem.parameter_jvp, linear, point.evaluator.tally.counts())
+    status = status_of("push_forward", result, whole)
+    return TangentResult(tangent=linear.x, status=status, linear=linear, counts=counts)
+
+
+def _solve_along(point: Point, tangents: CallersArray, *how: Any) -> LinearResult:
+    """dx for given d theta."""
     evaluator, x, product = point.evaluator, point.x, point.evaluator.problem.parameter_jvp
     if product is None:
         raise TypeError("push_forward: the problem has no `parameter_jvp`")
@@ -205,10 +215,32 @@ def push_forward(
     right: Any = product(evaluator.xp.asarray(x, copy=True), given)
     if right is None:
         raise TypeError("push_forward: `parameter_jvp` returned None; it must return an array of the shape of x")
-    linear = point.solve(-right, "parameter_jvp", method, M, x0, stop)
-    whole, counts = judged(product, linear, evaluator.tally.counts())
-    status = status_of("push_forward", result, whole)
-    return TangentResult(tangent=linear.x, status=status, linear=linear, counts=counts)
+    return point.solve(-right, "parameter_jvp", *how)
+
+
+def _second(
+    point_of: Callable[[], Point], found: AdjointResult, tangents: CallersArray, cotangent: CallersArray, *how: Any
+) -> AdjointResult:
+    """The derivative of a result of `pull_back`: that of J^H lam = cotangent, and of -(dF / d theta)^H lam."""
+    evaluator = (point := point_of()).evaluator
+    trace, before = evaluator.problem.derivatives, evaluator.tally.counts()
+    if not getattr(trace, "is_traced", False):
+        raise TypeError(f'push_forward: second derivatives take `derivatives="trace"`, not {trace or "differences"}')
+    tangent = _solve_along(point.forward(is_free=how[0] is None), tangents, *how)
+    pulled, gradients = trace.second(point.x, found.adjoint, tangent.x, tangents)
+    change = cotangent(tangent.x.copy()) if callable(cotangent) else cotangent
+    right = -pulled if change is None else point.like_x(change, "cotangent") - pulled
+    linear = point.solve(right, "cotangent", *how)
+    status = np.asarray(found.status)
+    for each in (tangent, linear):
+        status = np.where(status == Status.CONVERGED, np.asarray(each.status), status)
+    return AdjointResult(
+        gradients={name: value - gradients[name] for name, value in point.gradients(linear.x).items()},
+        adjoint=linear.x,
+        status=status if status.ndim else Status(int(status)),
+        linear=linear,
+        counts=evaluator.tally.counts() - before,
+    )
 
 
 def _arguments(

@@ -64,6 +64,34 @@ class AdjointResult(Derivative):
 
     gradients: dict[str, CallersArray]
     adjoint: HostArray
+    _second: CallersArray = field(repr=False, default=None)
+
+    def push_forward(
+        self, tangents: Mapping[str, CallersArray], *, cotangent: Any = None, method: Any = None, stop: Any = None
+    ) -> AdjointResult:
+        """Exact derivative of the gradients: the product of a loss's Hessian with d theta (``derivatives="trace"``).
+
+        Takes a solve with J and one with J^H, by factors that are kept for further directions.
+
+        Parameters
+        ----------
+        cotangent : array_like or callable, optional
+            How the cotangent changes: an array like x, or a function of dx. Default: not at all (a loss linear in x).
+        tangents, method, stop
+            As in the function `push_forward`.
+
+        Raises
+        ------
+        TypeError
+            If F was not traced, or the result was copied or read from a file.
+        """
+        if self._second is None:
+            raise TypeError("push_forward: a result of `pull_back` that was pickled has no problem")
+        return self._second(self, tangents, cotangent, method, None, None, stop)
+
+    def __getstate__(self) -> dict[str, CallersArray]:
+        """All but the functions of the problem."""
+        return vars(self) | {"_second": None}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)

@@ -32,7 +32,6 @@ def test_a_solve_takes_no_search_and_one_call_for_each_jacobian():
     assert exact.counts.residuals <= plain.counts.residuals
     assert again.counts.residuals < exact.counts.residuals
     assert "exact" in exact.summary()
-    assert plain.problem.derivatives is None
 
 
 def test_gradients_of_a_plain_function_need_nothing_written_by_hand(rng):
@@ -79,6 +78,34 @@ def test_gradients_by_as_many_parameters_as_unknowns_take_one_adjoint_solve(rng)
         for side in (k + d, k - d)
     )
     assert np.isclose(np.sum(found.gradients["k"] * d), (ahead - behind) / 2, rtol=2e-7)
+    second, other = (found.push_forward({"k": along}).raise_for_status().gradients["k"] for along in (d, k))
+    assert np.isclose(np.sum(other * d), np.sum(second * k), rtol=1e-9)
+
+
+def test_second_derivatives_are_those_of_jax(rng):
+    from jax import enable_x64, hessian, jacobian, jit
+    from jax import numpy as jnp
+
+    def F(x, q, xp=np):
+        return x**3 + q[:7] * x - 1 + q[7] * (xp.sin(q[:7] * x) - q[:7] * xp.roll(x, 1) ** 2)
+
+    def loss(q):
+        x = jnp.ones(7)
+        for _ in range(9):  # Newton's method
+            x = x - jnp.linalg.solve(jacobian(F)(x, q, jnp), F(x, q, jnp))
+        return (x**3).sum()
+
+    q, exact = rng.uniform(0.3, 1.5, 8), ims.LinearStop(rtol=1e-14)
+    result = ims.root(F, np.ones(7), parameters={"q": q}, derivatives="trace", stop=ims.NonlinearStop(atol=1e-14))
+    found = ims.pull_back(result, 3 * result.x**2, stop=exact)
+    along = [found.push_forward({"q": e}, cotangent=lambda dx: 6 * result.x * dx, stop=exact) for e in np.eye(8)]
+    with enable_x64(True):
+        expected = jit(hessian(loss))(q)
+    rows = [one.raise_for_status().gradients["q"] for one in along]
+    np.testing.assert_allclose(rows, expected, rtol=1e-9, atol=1e-12)
+    for wrong in (pickle.loads(pickle.dumps(found)), ims.pull_back(ims.root(bratu, U0, parameters={"a": 1.0}), U0)):
+        with pytest.raises(TypeError, match=r"trace|pickled"):
+            wrong.push_forward({"a": 1.0})
 
 
 def test_what_cannot_be_traced_is_solved_by_differences():
@@ -120,19 +147,6 @@ def test_closures_that_change_between_solves_are_traced_again():
 def test_products_that_are_not_finite_are_differences():
     result = ims.root(lambda x: np.sqrt(np.abs(x)) * x - x + 1e-3, np.zeros(3), derivatives="trace")
     assert result.success
-
-
-def test_updates_in_place_are_written_once():
-    def F(x):
-        out = np.zeros((4, 3))
-        out[1:] += x[:9].reshape(3, 3)
-        out[0][1:] *= 2
-        out.T[1] -= x[:4]
-        return out.ravel() + x
-
-    traced = ims.trace(F, np.ones(12))
-    names = [operation.equation.primitive.name for operation in traced.program.flat.operations]
-    assert names.count("dynamic_update_slice") + names.count("scatter") <= 5
 
 
 def heat_after(old):
@@ -207,11 +221,8 @@ def test_the_pattern_has_all_branches():
     pattern = ims.trace(upwind, np.ones(n)).structure
     assert pattern.nnz == 3 * n - 2
     assert ims.detect_structure(upwind, np.ones(n)).structure.nnz == 2 * n - 1
-
-
-def test_arrays_without_entries_leave_the_pattern_known():
-    traced = ims.trace(lambda u: np.diff(np.delete(np.append(u, 0.0), 0), prepend=u[0]), np.ones(9))
-    assert traced.structure.nnz == 17
+    without_entries = ims.trace(lambda u: np.diff(np.delete(np.append(u, 0.0), 0), prepend=u[0]), np.ones(9))
+    assert without_entries.structure.nnz == 17
 
 
 def test_without_jax_the_error_names_the_extra_and_nothing_else_changes():
@@ -246,17 +257,6 @@ def test_exact_zeros_in_the_jacobian_do_no_harm_to_multigrid():
 
     cavity = planes.driven_cavity(24)
     assert ims.root(cavity.residual, cavity.x0, derivatives="trace").success
-
-
-@pytest.mark.parametrize("name", ["driven_cavity", "gray_scott", "radiation", "minimal_surface", "food_web"])
-def test_no_entry_of_J_is_outside_the_pattern(name, rng):
-    from benchmarks.sparse_problems import planes
-
-    problem = getattr(planes, name)(7)
-    traced = ims.trace(problem.residual, problem.x0)
-    x = problem.x0 + rng.uniform(0.1, 1.0, problem.x0.shape)
-    J = np.stack([traced.jvp(x, v.reshape(x.shape)).ravel() for v in np.eye(x.size)], axis=1)
-    assert not J[~traced.structure.to_scipy().toarray()].any()
 
 
 @pytest.mark.parametrize("kind", [MemoryError, TypeError, StopIteration, KeyboardInterrupt])
