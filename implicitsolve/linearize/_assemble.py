@@ -53,7 +53,7 @@ class Assembler:
     a second difference: Newton's method checks them by its step.
     """
 
-    is_current = True  # J is that at x
+    is_current, saves_products = True, False  # J is that at x
 
     def __init__(
         self,

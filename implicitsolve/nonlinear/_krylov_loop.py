@@ -20,7 +20,7 @@ from implicitsolve.nonlinear._accuracy import NEAR, Lengths, next_length, plain_
 from implicitsolve.nonlinear._convergence import LINE_SEARCH_FAILED, NONFINITE, RUNNING
 from implicitsolve.nonlinear._direction import LARGEST_ETA, FixedMethod, LinearSolver, SinglePrecision
 from implicitsolve.nonlinear._loop import IterationLoop
-from implicitsolve.nonlinear._state import LoopState, SolveMemory
+from implicitsolve.nonlinear._state import LoopState, SolveMemory, jacobian_at
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._convert import maps_residual
 from implicitsolve.precondition._lagged import LaggedInverse, lagged
@@ -165,7 +165,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
     def _jacobian(self) -> LinearOperator:
         state = self.state
         if state.J is None:
-            state.J = self.evaluator.jacobian(state.x, state.F)
+            state.J = jacobian_at(self.evaluator, self.jacobians, state.x, state.F)
         return state.J if self.shift is None else self.shift(self.evaluator.rows, state.J, state.x, state.F)
 
     def _failures(self, found: SearchResult, outcome: KrylovOutcome, size: HostArray) -> HostArray:

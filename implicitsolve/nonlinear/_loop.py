@@ -62,6 +62,7 @@ class IterationLoop(BatchRecord[State]):
         self.method, self.solution = method, solution
         self.stop, self.monitor, self.scheduler = context.stop, context.monitor, context.scheduler
         self.leave, self.truth, self.shift = context.leave, context.truth, context.shift
+        self.jacobians = context.jacobians
         self.whole, self.is_retry, self.memory = context.evaluator, rows is not None, context.memory
         is_whole = rows is None and context.scheduler is None
         self.previous = context.previous if is_whole else SolveMemory()

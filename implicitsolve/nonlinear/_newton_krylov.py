@@ -24,7 +24,7 @@ from implicitsolve.nonlinear._krylov_loop import MAX_KRYLOV, KrylovLoop
 from implicitsolve.nonlinear._loop import WHOLE
 from implicitsolve.nonlinear._one_system import NO_STEP, OneSystem
 from implicitsolve.nonlinear._plan import STUCK, Stage, run
-from implicitsolve.nonlinear._state import Solution, SolveContext
+from implicitsolve.nonlinear._state import Solution, SolveContext, jacobian_at
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_choice, check_flag, check_kind, check_limit, check_rdiff, kind_of
 
@@ -43,6 +43,7 @@ class OneKrylovSystem(OneSystem):
         self.method, self.linear = method, linear
         self.eta = float(method.forcing.first(1)[0])
         self.J: Any = None
+        self.jacobians = context.jacobians
 
     @staticmethod
     def applies(method: Any, context: SolveContext, x0: Any) -> bool:
@@ -108,8 +109,8 @@ class OneKrylovSystem(OneSystem):
 
     def _products(self) -> Callable[[HostArray], HostArray]:
         evaluator, x, F = self.evaluator, self.x, self.F
-        if evaluator.has_exact_products:
-            matvec = evaluator.jacobian(x[None], F[None]).matvec
+        if evaluator.has_exact_products or (self.jacobians is not None and self.jacobians.saves_products):
+            matvec = jacobian_at(evaluator, self.jacobians, x[None], F[None]).matvec
             return lambda v: matvec(v[None])[0]
         evaluator.tally.add("linearizations")
         residual = partial(evaluator.residual_of_one, keep=False)

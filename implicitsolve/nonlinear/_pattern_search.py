@@ -20,6 +20,7 @@ from implicitsolve.linearize._detect import MOST_WRONG, detect, extend, random_d
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.nonlinear._budget import evaluations_without_progress
+from implicitsolve.nonlinear._newton_krylov import LEAST_FIRST
 from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
 from implicitsolve.nonlinear._plan import Search
 from implicitsolve.nonlinear._state import JacobianAssembler, Solution, SolveContext, SolveMemory
@@ -161,7 +162,7 @@ class SparseJacobians(JacobianAssembler):
         self._memory, self._known = memory, known
         self._budget, self.searches = budget, 0
         self._is_new = found.how == Outcome.PREVIOUS or (budget is None and known is None)
-        self._is_warned = False
+        self._is_warned = self._is_refuted = False
         self._norms: HostArray = np.full(evaluator.rows.size, np.inf)  # of F at the last assembly
         self.sensitivity: HostArray = np.full(evaluator.rows.size, np.nan)
         is_whole = found.values is not None and not found.full_rows.size and not evaluator.has_exact_products
@@ -183,6 +184,10 @@ class SparseJacobians(JacobianAssembler):
     @property
     def cost(self) -> int:
         return int(self.colors.max()) + 1
+
+    @property
+    def saves_products(self) -> bool:  # type: ignore[override]
+        return not self._is_refuted and self.cost <= LEAST_FIRST
 
     def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> SparseMatrix:
         (first, self._first), norms = (self._first, None), norm2(F)
@@ -208,6 +213,7 @@ class SparseJacobians(JacobianAssembler):
         while self._widens(evaluator, x, rows):
             J = self.assembler.assemble(evaluator, x, F)
             rows = self._wrong(evaluator, x, F, J, WRONG)
+        self._is_refuted = bool(rows.size) and self.searches >= MOST_SEARCHES
         return J
 
     def _widens(self, evaluator: Evaluator, x: Array, rows: HostArray) -> bool:
@@ -257,7 +263,7 @@ class SparseJacobians(JacobianAssembler):
 
     def _warn(self, evidence: str) -> None:
         if not self._is_warned:
-            self._is_warned = True
+            self._is_warned = self._is_refuted = True
             advice = 'extend the pattern, or let it be detected by structure="detect"'
             warnings.warn(
                 f"SparseNewton: `structure` is too narrow: {evidence}; {advice}", RuntimeWarning, stacklevel=2

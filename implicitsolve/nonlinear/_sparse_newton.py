@@ -51,7 +51,8 @@ class SparseNewton(PlannedMethod):
     structure : Sparse or Grid, optional
         Where J has entries. Default: what the problem declares; else it is detected at the start, by `budget`
         evaluations at most, unless the problem forbids that (``structure="none"``). Where none is found, the system is
-        solved by `NewtonKrylov`, and so is one on which the factored J fails, also in a trust region (`Dogleg`).
+        solved by `NewtonKrylov`, also in a trust region (`Dogleg`); and so is one on which the factored J fails, with
+        an assembled J where that takes at most 40 evaluations.
     budget : int, optional
         Evaluations for the detection. Default 400.
     bisection : bool or "late", optional

@@ -262,11 +262,13 @@ class Scheduler:
 class JacobianAssembler(Protocol):
     """Assembles J for Newton's method with a factorized J, whatever the structure of J.
 
+    `saves_products` is whether Krylov methods take fewer evaluations with an assembled J than by products; and
     `sensitivity` (B,) is ||F(x + h v) - F(x)|| over the relative length of h, the largest in each system's last
     assembly; NaN: unknown.
     """
 
     sensitivity: HostArray
+    saves_products: bool = False
     is_current: bool = True  # whether the last J is that at x: a search for its pattern has another near x
 
     @property
@@ -283,6 +285,13 @@ class JacobianAssembler(Protocol):
     def check(self, rows: Indices, newton_step: Array) -> HostArray:
         """Compare guessed lengths with J^-1 F (b, N); return which systems need another assembly."""
         return np.zeros(rows.size, dtype=bool)
+
+
+def jacobian_at(evaluator: Evaluator, jacobians: JacobianAssembler | None, x: Array, F: Array) -> LinearOperator:
+    """J(x) for Krylov methods: assembled where that takes fewer evaluations than products."""
+    if jacobians is not None and jacobians.saves_products:
+        return jacobians.assemble(evaluator, x, F)
+    return evaluator.jacobian(x, F)
 
 
 @dataclass(frozen=True)

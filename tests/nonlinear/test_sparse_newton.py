@@ -435,3 +435,18 @@ def test_a_rejected_step_cost_an_evaluation_more_to_see_that_f_is_no_rounding():
     A = scipy.sparse.diags_array([-1.0, 3.0, -1.0], offsets=[-1, 0, 1], shape=(60, 60)).tocsc()
     cell = ims.Problem(lambda x: A @ np.sinh(x) - 300, jac=lambda x: A @ scipy.sparse.diags_array(np.cosh(x)))
     assert ims.root(cell, np.zeros(60)).counts.residuals <= 32
+
+
+def test_products_cost_evaluations_although_j_was_assembled():
+    """A pattern of vegetation, which may lie anywhere, so that J is singular: STAGNATED after 5,040 evaluations."""
+
+    def rates(z):
+        plants, water = z
+        spread, seep = (sum(np.roll(u, s, axis) for s in (1, -1) for axis in (0, 1)) - 4 * u for u in z)
+        growth = water * plants**2
+        return np.array([growth - 0.45 * plants + 1.6 * spread, 1.8 - water - growth + 160 * seep])
+
+    noise = 0.3 * np.random.default_rng(10).standard_normal((32, 32))
+    result = ims.root(rates, np.array([1 + noise, np.ones((32, 32))]))
+    assert result.success
+    assert result.counts.residuals <= 1000
