@@ -15,12 +15,12 @@ from implicitsolve.kernels._norms import norm2, norm_max
 from implicitsolve.krylov import KrylovOutcome
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.krylov._recycling import RecyclingGMRES
-from implicitsolve.linearize._evaluator import NewSystems
+from implicitsolve.linearize._evaluator import Evaluator, NewSystems
 from implicitsolve.nonlinear._accuracy import NEAR, Lengths, next_length, plain_scales
 from implicitsolve.nonlinear._convergence import LINE_SEARCH_FAILED, NONFINITE, RUNNING
 from implicitsolve.nonlinear._direction import LARGEST_ETA, FixedMethod, LinearSolver, SinglePrecision
 from implicitsolve.nonlinear._loop import IterationLoop
-from implicitsolve.nonlinear._state import LoopState, SolveMemory, jacobian_at
+from implicitsolve.nonlinear._state import JacobianAssembler, LoopState, SolveMemory
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._convert import maps_residual
 from implicitsolve.precondition._lagged import LaggedInverse, lagged
@@ -28,6 +28,13 @@ from implicitsolve.status import Status
 
 BOUNDED = 0.01  # largest eta next to bounds, where unknowns near one are smaller than the error of the others
 MAX_KRYLOV = 60  # iterations of one linear solve where the caller set no limit
+
+
+def jacobian_at(evaluator: Evaluator, jacobians: JacobianAssembler | None, x: Array, F: Array) -> LinearOperator:
+    """J(x) for Krylov methods: assembled where that takes fewer evaluations than products."""
+    if jacobians is not None and jacobians.saves_products:
+        return jacobians.assemble(evaluator, x, F)
+    return evaluator.jacobian(x, F)
 
 
 @dataclass

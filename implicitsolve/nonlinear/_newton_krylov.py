@@ -20,11 +20,11 @@ from implicitsolve.krylov._recycling import RecycledSpace, RecyclingGMRES
 from implicitsolve.linearize._difference_product import difference_product_of_one
 from implicitsolve.nonlinear._convergence import CONVERGED, LINE_SEARCH_FAILED, NONFINITE, RUNNING, SINGULAR
 from implicitsolve.nonlinear._direction import LARGEST_ETA, OneRecyclingGMRES
-from implicitsolve.nonlinear._krylov_loop import MAX_KRYLOV, KrylovLoop
+from implicitsolve.nonlinear._krylov_loop import MAX_KRYLOV, KrylovLoop, jacobian_at
 from implicitsolve.nonlinear._loop import WHOLE
 from implicitsolve.nonlinear._one_system import NO_STEP, OneSystem
 from implicitsolve.nonlinear._plan import STUCK, Stage, run
-from implicitsolve.nonlinear._state import Solution, SolveContext, jacobian_at
+from implicitsolve.nonlinear._state import Solution, SolveContext
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_choice, check_flag, check_kind, check_limit, check_rdiff, kind_of
 

@@ -287,13 +287,6 @@ class JacobianAssembler(Protocol):
         return np.zeros(rows.size, dtype=bool)
 
 
-def jacobian_at(evaluator: Evaluator, jacobians: JacobianAssembler | None, x: Array, F: Array) -> LinearOperator:
-    """J(x) for Krylov methods: assembled where that takes fewer evaluations than products."""
-    if jacobians is not None and jacobians.saves_products:
-        return jacobians.assemble(evaluator, x, F)
-    return evaluator.jacobian(x, F)
-
-
 @dataclass(frozen=True)
 class SolveContext:
     """The problem and the settings of one solve, shared by all methods that it uses."""
