@@ -27,9 +27,9 @@ from typing import Any
 
 import implicitsolve as ims
 
-from . import _cells, _fields, _networks
+from . import _cells, _fields, _networks, _properties
 
-ROWS = _networks.ROWS | _fields.ROWS | _cells.ROWS
+ROWS = _networks.ROWS | _fields.ROWS | _cells.ROWS | _properties.ROWS
 STORED = Path(__file__).with_name("results.json")
 PAGE = Path(ims.__file__).parent.parent / "docs" / "packages" / "index.md"
 HEADING = "## Measured"
