@@ -36,7 +36,6 @@ CURVED = 10.0  # ... or so many times what F differs from a straight line along 
 ROUNDING = 1e3  # ... or so many units in the last place of F
 GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2, whose multiples m differ from whole numbers by 1 / (sqrt(5) m) or more
 FEW_OFFSETS = 8  # of all columns, up to which those of one-sided differences take fewer evaluations than bisection
-MOST_WRONG = 1e-3  # part of the rows in which they may differ more (a kink of F between the points)
 KINK_GROUPS = 8  # evaluations that tell rows in which J is wrong for a kink of F alone
 FIXED, FOR_ENTRY = 10.0, 11.0  # evaluations of `GroupSums`; for each entry of a row: on meshes and networks
 BUDGET = 400  # evaluations: unstructured graphs take 50 to 250 (benchmarks/pde.py)
@@ -271,7 +270,7 @@ def _believed(probe: Probe, entries: Entries, how: Outcome, unexplained: HostArr
     may_be_kinks = 0 < wrong.size <= TOO_MANY * n and not unexplained.size
     if may_be_kinks and _are_complete(probe, structure, d, wrong):
         wrong = wrong[:0]
-    if unexplained.size or wrong.size > MOST_WRONG * probe.size:
+    if unexplained.size or wrong.size:
         return Detection(how=Outcome.CONTRADICTION, evaluations=probe.evaluations, unknowns=probe.size), wrong
     return Detection(
         structure=structure,

@@ -16,7 +16,7 @@ from implicitsolve._record import LimitReached
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._cudss import load_cudss
 from implicitsolve.kernels._norms import norm2
-from implicitsolve.linearize._detect import MOST_WRONG, detect, extend, random_direction, wrong_rows
+from implicitsolve.linearize._detect import detect, extend, random_direction, wrong_rows
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.nonlinear._budget import evaluations_without_progress
@@ -209,7 +209,7 @@ class SparseJacobians(JacobianAssembler):
             return J
         if not (is_new or is_slow):
             return J
-        rows = self._wrong(evaluator, x, F, J, WRONG, 0.0 if is_new or rows.size else MOST_WRONG)
+        rows = self._wrong(evaluator, x, F, J, WRONG)
         while self._widens(evaluator, x, rows):
             J = self.assembler.assemble(evaluator, x, F)
             rows = self._wrong(evaluator, x, F, J, WRONG)
@@ -231,16 +231,14 @@ class SparseJacobians(JacobianAssembler):
                 return True
         return self._widen(extend(residual, x, known, rows, budget=budget, inward=inward))
 
-    def _wrong(
-        self, evaluator: Evaluator, x: Array, F: Array, J: SparseMatrix, mismatch: float, most: float = MOST_WRONG
-    ) -> HostArray:
-        """Rows that show by a product that the pattern misses entries there; none up to the part `most` of all."""
+    def _wrong(self, evaluator: Evaluator, x: Array, F: Array, J: SparseMatrix, mismatch: float) -> HostArray:
+        """Rows that show by a product that the pattern misses entries there."""
         coloring = self.assembler.coloring
         direction = from_host(random_direction(coloring.colors, x.shape[1], 0), x)
         d = evaluator.inward(x, self.assembler.lengths(x) * direction)
-        wrong = wrong_rows(evaluator.residual, x, F, J.structure, J.flat_data, d, coloring.full_rows, mismatch)
-        rows = np.flatnonzero(wrong)
-        return rows if rows.size > most * wrong.size else rows[:0]
+        return np.flatnonzero(
+            wrong_rows(evaluator.residual, x, F, J.structure, J.flat_data, d, coloring.full_rows, mismatch)
+        )
 
     def begin(self, evaluator: Evaluator, x: Array, F: Array | None) -> Sparse | None:
         """Assemble J with full rows where these are known by their means alone; the local part where that misses much.
