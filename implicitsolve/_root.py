@@ -33,7 +33,7 @@ from implicitsolve.nonlinear._approximate_jacobian import offer_inverse
 from implicitsolve.nonlinear._halved import Halved, expanded_stages
 from implicitsolve.nonlinear._plan import Plan
 from implicitsolve.nonlinear._solve import solve_root
-from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext
+from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext, check_previous
 from implicitsolve.problem import Problem, own_start
 from implicitsolve.result import NonlinearResult
 from implicitsolve.stopping import NonlinearStop, kind_of
@@ -192,8 +192,11 @@ def root(
         ramps = required("implicitsolve.branches._continuation", "root: `ramp` needs implicitsolve.branches")
         whole, x0, tally = ramps.end_of_ramp(problem, x0, ramp, stop)
     if x0 is None:
-        is_known = whole.initial_guess is None and isinstance(previous, NonlinearResult)
-        x0 = (previous.parts or previous.x) if is_known else own_start("root", whole)  # type: ignore[union-attr]
+        if previous is None or whole.initial_guess is not None:
+            x0 = own_start("root", whole)
+        else:
+            check_previous("root", previous)
+            x0 = previous.parts or previous.x
     return warn_if_inaccurate(solve_root(whole, x0, solver, stop, watch, previous=previous, tally=tally), stop)
 
 

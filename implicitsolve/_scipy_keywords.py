@@ -24,11 +24,12 @@ REPLACEMENTS = {
     "jac_sparsity": "pass Problem(F, structure=Sparse(pattern)), or leave it out: the pattern is detected",
     "maxfev": "pass stop=NonlinearStop(max_evaluations=...)",
     "maxiter": "pass stop=NonlinearStop(max_iterations=...)",
+    "guess": "the start is the second argument, `x0`",
     "options": "pass stop=NonlinearStop(atol=..., max_iterations=...) and method=NewtonKrylov(...)",
     "x_tol": "pass stop=NonlinearStop(xtol=...), the accuracy of x: a small step alone does not end a solve",
 }
 SYNONYMS = {"M": "inner_M", "fatol": "f_tol", "ftol": "f_rtol", "max_iter": "maxiter", "max_nfev": "maxfev"}
-SYNONYMS["verbose"] = "disp"
+SYNONYMS |= {"func": "fun", "verbose": "disp"} | dict.fromkeys(("init", "start", "x", "x_init", "xin"), "guess")
 SYNONYMS |= dict.fromkeys(("band", "sparsity"), "jac_sparsity") | dict.fromkeys(("diff_step", "epsfcn"), "eps")
 SYNONYMS |= dict.fromkeys(("Dfun", "J", "jacobian"), "fprime") | dict.fromkeys(("x_rtol", "xatol", "xtol"), "x_tol")
 DROP_IN_REPLACEMENTS = {name: f"{SYNONYMS[name]}=" for name in ("M", "fatol", "ftol", "xatol")} | {
@@ -87,7 +88,7 @@ def adapted(
     args = args if isinstance(args, tuple) else (args,)
     residual = _bound(problem, args)
     if jac is True:  # F and J at once
-        return Problem(lambda x: residual(x)[0], linearize=lambda x: tuple(residual(x))), stop
+        return Problem(lambda x: _pair(residual(x))[0], linearize=lambda x: _pair(residual(x))), stop
     if jac is None or jac is False:
         return residual, stop
     if not callable(jac):
@@ -95,6 +96,12 @@ def adapted(
             f"root: `jac` must be a function x -> J(x), or True, got {jac!r}; without it J is by differences"
         )
     return Problem(residual, jac=_bound(jac, args)), stop
+
+
+def _pair(value: Any) -> tuple[Any, Any]:
+    if not (isinstance(value, tuple | list) and len(value) == 2):
+        raise TypeError(f"root: with `jac=True` the function must return a pair (F, J), got {type(value).__name__}")
+    return value[0], value[1]
 
 
 def _bound(function: Any, args: tuple[Any, ...]) -> Any:

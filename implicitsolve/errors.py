@@ -160,3 +160,12 @@ def hinted(function: Callable[P, T]) -> Callable[P, T]:
         return function(*arguments, **keywords)
 
     return checked
+
+
+def is_of_call(error: TypeError) -> bool:
+    """Whether Python has raised this error since this package calls a function with arguments that it does not take."""
+    trace: Any = error.__traceback__
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    is_ours = trace.tb_frame.f_globals.get("__name__", "").startswith(__package__)
+    return is_ours and re.search(r"\(\) (missing|takes|got) .*argument", str(error)) is not None

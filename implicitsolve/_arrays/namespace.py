@@ -52,6 +52,11 @@ def is_array(x: object) -> TypeGuard[Array]:
     return isinstance(x, np.ndarray) or bool(is_array_api_obj(x))
 
 
+def is_subclass(x: object) -> bool:
+    """Whether `x` is a NumPy array with a meaning of its own, such as a matrix, a file, or a unit."""
+    return isinstance(x, np.ndarray) and type(x) is not np.ndarray
+
+
 def is_complex(x: Array) -> bool:
     if isinstance(x.dtype, np.dtype):
         return x.dtype.kind == "c"
@@ -134,7 +139,7 @@ def as_inexact(x: Any, name: str) -> Array:
     module = type(x).__module__.partition(".")[0]
     if module in FOREIGN:
         raise TypeError(f"`{name}` must not be an array of {module}: pass {FOREIGN[module]}")
-    if not is_array(x) or isinstance(x, np.matrix):
+    if not is_array(x) or is_subclass(x):
         x = _host_array(x, name)
     check_tensor(x, name)
     xp = array_namespace(x)
@@ -145,8 +150,8 @@ def as_inexact(x: Any, name: str) -> Array:
         is_floating = is_whole = False
     if is_whole:
         return xp.astype(x, xp.float64)
-    if is_floating:
-        return xp.astype(x, xp.float32) if xp.finfo(x.dtype).bits == 16 else x
+    if is_floating and (bits := xp.finfo(x.dtype).bits) <= 64:
+        return xp.astype(x, xp.float32) if bits == 16 else x
     kinds = " and ".join(sorted(set(_kinds(x))))
     got = f"{'objects of ' if x.ndim else ''}{kinds}" if kinds else f"dtype {x.dtype}"
     raise TypeError(f"`{name}` must hold real or complex numbers, got {got}{_remedy(x)}")
@@ -155,7 +160,9 @@ def as_inexact(x: Any, name: str) -> Array:
 LAMBDIFY = "turn the expressions into a function by sympy.lambdify"
 REMEDIES: dict[str, str] = {
     **dict.fromkeys(("Add", "Mul", "Pow", "Symbol"), LAMBDIFY),
-    "dict": "pass it to root, or concatenate its arrays to one vector and take them apart in F",
+    "dict": "pass it to root as x0, and F gets and returns one like it; or concatenate its arrays to one vector",
+    **dict.fromkeys(("generator", "map", "dict_values"), "make it a list by list(...)"),
+    **dict.fromkeys(("coo", "csc", "csr", "dia"), "make it an array by .toarray()"),
 }
 
 
@@ -165,9 +172,13 @@ def _kinds(x: Array) -> list[str]:
 
 
 def _remedy(x: Array) -> str:
-    numbers, other = "solves are in float64: pass np.array(x, dtype=float)", "pass an array, or a list of numbers"
-    is_number = x.dtype == object and all(hasattr(v, "__float__") for v in np.asarray(x).flat)
-    return ": " + next((REMEDIES[k] for k in _kinds(x) if k in REMEDIES), numbers if is_number else other)
+    if x.dtype.names:
+        return ": pass a dict of its fields"
+    kind, other = "complex" if x.dtype.kind == "c" else "float", "pass an array, or a list of numbers"
+    numbers = f"solves are in float64: pass np.array(x, dtype={kind})"
+    is_number = x.dtype.kind in "fc" or (x.dtype == object and all(hasattr(v, "__float__") for v in np.asarray(x).flat))
+    kinds = [kind.removesuffix("_matrix").removesuffix("_array") for kind in _kinds(x)]
+    return ": " + next((REMEDIES[k] for k in kinds if k in REMEDIES), numbers if is_number else other)
 
 
 def _host_array(x: object, name: str) -> HostArray:

@@ -16,6 +16,7 @@ from implicitsolve._arrays.namespace import (
     check_tensor,
     is_array,
     is_complex,
+    is_subclass,
     library,
     numpy_namespace,
 )
@@ -33,11 +34,11 @@ def checked_array(value: Any, name: str, xp: Namespace, dtype: Any, shape: tuple
     if xp is numpy_namespace:
         value = on_host(value, name, dtype)
     kind = type(value)
-    if not is_array(value) or isinstance(value, np.matrix | np.ma.MaskedArray) or value.dtype == object:
+    if not is_array(value) or is_subclass(value) or value.dtype == object:
         value = as_inexact(value if isinstance(value, np.ma.MaskedArray) else as_host_numbers(value, name), name)
     check_tensor(value, name)
     if array_namespace(value) is not xp:
-        raise TypeError(f"`{name}` must return arrays of the library of x0, got some of {library(value)}")
+        raise TypeError(f"`{name}` must return arrays of the library of x0, got some of {library(value)}: convert them")
     value = value if value.dtype == dtype else _as_dtype(value, name, xp, dtype)
     size = math.prod(shape)
     if value.shape != shape and value.shape != (size,) and not (size == math.prod(value.shape) == 1):

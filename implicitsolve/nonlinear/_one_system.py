@@ -262,7 +262,12 @@ class OneInvertedSystem(OneSystem):
 
     def _settle(self, limit: float) -> None:
         super()._settle(limit)
-        if self.status == CONVERGED and self.progress.steps > 0 and not self._confirm(always=True):
+        if self.status != CONVERGED:
+            return
+        if self.progress.steps == 0:  # a jump of F at x0 looks like rounding error
+            self.previous_x = self.x
+            self._note_first(self._correction())
+        if not self._confirm(always=True):
             self.status = SINGULAR  # F does not determine x where it is rounding error
 
     def _prediction(self, moved: HostArray, step: float, before: float, size: float) -> Lengths:

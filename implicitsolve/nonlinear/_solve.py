@@ -16,7 +16,7 @@ from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._parameters import Parts
 from implicitsolve._record import Tally
 from implicitsolve._typing import Array, CallersArray, HostArray
-from implicitsolve.errors import WrongDerivativesError
+from implicitsolve.errors import WrongDerivativesError, is_of_call
 from implicitsolve.linearize._evaluator import CoarseResidualError, Evaluator
 from implicitsolve.linearize._jacobian import Scales, assemble_jacobian
 from implicitsolve.linearize._systems import FEW
@@ -76,6 +76,11 @@ def solve_root(
     except WrongDerivativesError as error:
         problem = problem.derivatives.refuse(str(error))
         result = _solve(problem, x0, *rest)
+    except TypeError as error:
+        if is_of_call(error):
+            way = "functions are called with the array of all unknowns; `args` or `parameters` hold what else they take"
+            raise TypeError(f"{error}: {way}") from error
+        raise
     return result if result.problem is problem else replace(result, problem=problem)
 
 
