@@ -156,6 +156,7 @@ VALUES = {
     "records": np.rec.array,
     "every second number": lambda F: np.repeat(F, 2)[::2],
     "read-only": lambda F: np.broadcast_to(F, F.shape),
+    "numbers with a unit": lambda F: F.view(Quantity),
 }
 WORKS |= each("F", VALUES, lambda change: ims.root(lambda x: change(squares(x)), [1.0, 2.0]).x - 2**0.5)
 MATRICES = {
@@ -186,6 +187,13 @@ class Frame:
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return self.values
+
+
+class Quantity(np.ndarray):
+    """Stands for an array with a unit, which refuses to become a number."""
+
+    def __float__(self) -> float:
+        raise TypeError("only dimensionless quantities are numbers")
 
 
 class Rows:
@@ -285,6 +293,13 @@ NAMES_THE_WAY = {
         r"implicitsolve.jacobian\(problem, result.x\)"),
     "a branch by mu": (partial(ims.continuation, squares, [1.0], 1, 2, parameter="mu"), TypeError, "got 'mu'"),
     "drop-in callback of one": (partial(drop_in, callback=lambda x: None), TypeError, r"callback\(x, F\).*\(x\)"),
+    "F of two arguments": (partial(ims.root, lambda x, a: x - a, [1.0]), TypeError, "missing 1 .*'a': .*`args`"),
+    "F of numbers": (partial(ims.root, lambda x, y: [x - y, x], [1.0, 2.0]), TypeError, "the array of all unknowns"),
+    "a method without self": (partial(ims.root, type("M", (), {"F": lambda: 1})().F, [1.0]), TypeError, "takes 0.*all"),
+    "parameters but one": (partial(ims.root, lambda x, a, b: x - a * b, [1.0], parameters={"a": 1.0}), TypeError,
+        "missing 1 .*'b': .*`parameters`"),
+    "jac with arguments": (partial(root, jac=lambda x, a: 2 * x), TypeError, "missing 1 .*'a': .*`args`"),
+    "jac=True without J": (partial(root, jac=True), TypeError, r"pair \(F, J\), got ndarray"),
     "a branch of two": (lambda: ims.continuation(lambda x, *, a=1, b=2: x, [1.0], 0, 1), TypeError, "parameter='a'"),
 }  # fmt: skip
 
@@ -297,11 +312,17 @@ NAMES_THE_WAY |= {name: (partial(ims.__getattr__, name), AttributeError, way) fo
 METHODS = {"krylov": '"newton-krylov"', "hybr": '"auto"', "lm": "least_squares", "df-sane": '"newton-krylov"',
     "broyden1": '"broyden"', "newton_krylov": "did you mean 'newton-krylov'", "newton": '"auto", or'}  # fmt: skip
 NAMES_THE_WAY |= {name: (partial(root, method=name), ValueError, f"`method`.*{way}") for name, way in METHODS.items()}
-KEYWORDS = dict.fromkeys(["J", "Dfun", "jacobian"], ": pass jac=f") | {"band": ": pass .*structure=", "rng": "$"}
+GIVEN = {"an array": (np.ones(1), "got ndarray: pass arrays"), "a list": ([1.0], "got list: pass arrays as x0"),
+    "a path": ("r.npz", "got str"), "of SciPy": (scipy.optimize.OptimizeResult(x=1), "pass its x as x0")}  # fmt: skip
+NAMES_THE_WAY |= {f"previous: {what}": (partial(ims.root, squares, previous=value), TypeError, f"`previous`.*{way}")
+    for what, (value, way) in GIVEN.items()}  # fmt: skip
+KEYWORDS = dict.fromkeys(["x", "guess", "xin"], ": the start is .*`x0`")
+KEYWORDS |= dict.fromkeys(["J", "Dfun", "jacobian"], ": pass jac=f") | {"band": ": pass .*structure=", "rng": "$"}
 NAMES_THE_WAY |= {name: (partial(root, **{name: abs}), TypeError, f"`{name}`{way}") for name, way in KEYWORDS.items()}
 A_LIST, DOUBLE = "pass an array, or a list of numbers", r"dtype=float"
-STARTS = [("text", A_LIST), ({1.0}, A_LIST), (iter("ab"), A_LIST), (A, A_LIST), (np.zeros(2, "M8[D]"), A_LIST),
-    ([Fraction(1, 2)], DOUBLE), (np.array([1, 2.5], object), DOUBLE), ([{"u": 1}], "concatenate")]  # fmt: skip
+STARTS = [("text", A_LIST), ({1.0}, A_LIST), (iter("ab"), A_LIST), (A, "toarray"), (np.zeros(2, "M8[D]"), A_LIST),
+    ([Fraction(1, 2)], DOUBLE), (np.array([1, 2.5], object), DOUBLE), ([{"u": 1}], "concatenate"),
+    (map(abs, [1]), "list"), (np.zeros(2, "f8,f8"), "a dict of its"), (np.ones(2, np.longdouble), DOUBLE)]  # fmt: skip
 NAMES_THE_WAY |= {f"x0: {x0!s:.9}": (partial(ims.root, squares, x0), TypeError, f"`x0`.*{way}") for x0, way in STARTS}
 NAMES_THE_WAY |= {
     f"{name}: {value!s:.20}": (partial(root, **{name: value}), TypeError, f"`{name}`.*{way}")

@@ -16,21 +16,6 @@ def residual(x):
     return x**2 - 2
 
 
-def test_a_residual_is_enough():
-    problem = Problem(residual)
-    assert problem.residual is residual
-    assert problem.batch_ndim == 0
-    for name in [*FUNCTIONS, "parameters", "structure"]:
-        assert getattr(problem, name) is None
-    assert ims.root(problem, 1.0).success
-
-
-@pytest.mark.parametrize("value", [3, "F", None, np.ones(3)], ids=["int", "str", "None", "array"])
-def test_a_residual_must_be_callable(value):
-    with pytest.raises(TypeError, match=rf"Problem: `residual` must be callable, got {type(value).__name__}"):
-        Problem(value)
-
-
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_other_function_must_be_callable_or_none(name):
     structure = BlockBanded(0, 0)  # which `blocks` needs
@@ -38,26 +23,6 @@ def test_every_other_function_must_be_callable_or_none(name):
     Problem(residual, structure=structure, **{name: residual})
     with pytest.raises(TypeError, match=rf"Problem: `{name}` must be callable or None, got ndarray"):
         Problem(residual, structure=structure, **{name: np.eye(2)})
-
-
-@pytest.mark.parametrize(
-    ("value", "error", "words"),
-    [
-        (-1, ValueError, "at least 0, got -1"),
-        (1.0, TypeError, "integer, got float"),
-        (True, TypeError, "integer, got bool"),
-    ],
-    ids=["negative", "float", "bool"],
-)
-def test_batch_ndim_must_be_a_count(value, error, words):
-    with pytest.raises(error, match=rf"Problem: `batch_ndim` must be.*{words}"):
-        Problem(residual, batch_ndim=value)
-
-
-@pytest.mark.parametrize("value", [(1, 1), BlockBanded, np.eye(2)], ids=["tuple", "class", "array"])
-def test_a_structure_must_be_one(value):
-    with pytest.raises(TypeError, match=rf"Problem: `structure` must be a BlockBanded.*, got {type(value).__name__}"):
-        Problem(residual, structure=value)
 
 
 def test_a_structure_as_a_string_is_detect_or_none():
@@ -83,12 +48,6 @@ def test_a_sparse_structure_must_fit_the_start(structure):
         ims.root(Problem(residual, structure=structure), np.ones(5), method="newton-krylov")
 
 
-def test_a_structure_is_kept():
-    structure = BlockBanded(1, 1, 2)
-    assert Problem(residual, structure=structure).structure is structure
-    assert Problem(residual, structure=structure).block_structure is structure
-
-
 def test_blocks_need_a_structure():
     with pytest.raises(ValueError, match="Problem: `blocks` needs `structure`"):
         Problem(residual, blocks=residual)
@@ -110,30 +69,6 @@ def test_a_structure_alone_changes_no_root():
     for structure in (BlockBanded(0, 0), BlockBanded(1, 2, 2), BlockBanded(0, 0, 4), BlockBanded(1, 1, periodic=True)):
         x = ims.root(Problem(residual, structure=structure), np.ones(4), stop=ims.NonlinearStop(rtol=1e-12)).x
         np.testing.assert_allclose(x, plain, rtol=1e-10)
-
-
-@pytest.mark.parametrize("value", [3, [1.0], "W"], ids=["int", "list", "str"])
-def test_parameters_must_be_a_mapping(value):
-    with pytest.raises(
-        TypeError,
-        match=rf"Problem: `parameters` must be a mapping, or F must be F\(x, parameters\), got {type(value).__name__}",
-    ):
-        Problem(residual, parameters=value)
-
-
-def test_all_but_the_residual_go_by_name():
-    with pytest.raises(TypeError, match="positional"):
-        Problem(residual, residual)
-    with pytest.raises(TypeError, match="jacobian"):
-        Problem(residual, jacobian=residual)
-
-
-def test_a_problem_is_frozen_and_can_be_changed_by_copy():
-    problem = Problem(residual, name="squares")
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        problem.name = "cubes"
-    other = dataclasses.replace(problem, batch_ndim=1)
-    assert (other.name, other.batch_ndim, problem.batch_ndim) == ("squares", 1, 0)
 
 
 def test_repr_does_not_print_the_parameters():

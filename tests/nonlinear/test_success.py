@@ -369,3 +369,10 @@ def test_no_null_vector_in_lanes():
     newton_batch = pytest.importorskip("implicitsolve.backends.numba").newton_batch
     result = newton_batch(residual, np.zeros((3, 2)), np.asarray([[3.0], [5.0], [7.0]]))
     assert not np.any(result.success), str(result)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_jump_at_x0_was_taken_for_rounding_error(size):
+    """F between neighbours of x0 differs by as much as F itself, and a difference across the jump is a large J."""
+    for F in (lambda x: np.where(x > 1, 1.0, -1.0), lambda x: np.sign(x - 1) + 0.5, lambda x: x - 2 * (x <= 1)):
+        assert not root(F, np.ones(size)).success
