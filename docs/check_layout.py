@@ -1,7 +1,7 @@
 """Check the built pages in Chromium: ``python docs/check_layout.py build/docs``, with playwright.
 
-At the widths of a telephone, a laptop and a large screen no page may scroll sideways; on the larger two, neither code
-nor a table may be cut off.
+At the widths of a telephone, a laptop and a large screen no page may scroll sideways, and the parts of its header stay
+apart; on the larger two, neither code nor a table may be cut off.
 """
 
 from __future__ import annotations
@@ -15,12 +15,18 @@ from playwright.sync_api import sync_playwright
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WIDTHS = 400, 1400, 1920  # pixels
-HIDDEN = """
+FAULTS = """
 () => {
   const hidden = (e) => e.scrollWidth - e.clientWidth;
   const parts = document.querySelectorAll("main :is(.highlight pre, .pst-scrollable-table-container, table)");
   const shown = (e) => `${e.tagName} ${hidden(e)} px: ${e.textContent.trim().slice(0, 60)}`;
-  return [hidden(document.documentElement), [...parts].filter((e) => hidden(e) > 1).map(shown)];
+  const boxes = [...document.querySelectorAll(".bd-header :is(button, .navbar-brand)")]
+    .map((e) => e.getBoundingClientRect()).filter((box) => box.width).sort((a, b) => a.left - b.left);
+  const isCrowded = boxes.some((box, i) => i && box.left < boxes[i - 1].right + 8);
+  const whole = isCrowded ? ["parts of the header touch"] : [];
+  const sideways = hidden(document.documentElement);
+  if (sideways > 0) whole.push(`scrolls by ${sideways} px`);
+  return [whole, [...parts].filter((e) => hidden(e) > 1).map(shown)];
 }
 """
 
@@ -37,8 +43,8 @@ def faults(folder: Path) -> Iterator[str]:
             tab.add_style_tag(content="* { transition: none !important }")
             for width in WIDTHS:
                 tab.set_viewport_size({"width": width, "height": 900})
-                sideways, parts = tab.evaluate(HIDDEN)
-                for fault in [f"scrolls by {sideways} px"] * (sideways > 0) + parts * (width >= WIDTHS[1]):
+                whole, parts = tab.evaluate(FAULTS)
+                for fault in whole + parts * (width >= WIDTHS[1]):
                     yield f"{page.relative_to(folder)} at {width} px: {fault!r}"
         browser.close()
 
