@@ -115,7 +115,7 @@ def _outcome(
     inverse: LinearOperator | None,
     stop: LinearStop,
 ) -> tuple[KrylovOutcome, HostArray | None]:
-    """The outcome for right-hand sides (B, N), and what the residuals had to fall to; None after a direct solve."""
+    """The outcome for right-hand sides (B, N), and the targets of the residuals; None after a direct solve."""
     if solver.kind == "direct":
         factors = solver.factor(operator if isinstance(operator, BlockBandedMatrix) else A)
         return solve_factored(counted, factors, b, stop), None

@@ -141,7 +141,7 @@ def backend(name: str) -> str:
 
 
 def threads() -> Section:
-    """What limits the threads of each library; those of BLAS only where threadpoolctl is installed."""
+    """The limits of threads of each library; those of BLAS only if threadpoolctl is installed."""
     found = {name: os.environ.get(name, "not set") for name in THREAD_VARIABLES}
     return found | ({"BLAS and OpenMP": ask(_pools)} if is_installed("threadpoolctl") else {})
 

@@ -124,7 +124,7 @@ def _quantiles(values: HostArray) -> list[str]:
 
 
 def order_by_distance(status: HostArray, norms: HostArray, target: HostArray) -> HostArray:
-    """Systems by how far they are from their target, those that failed first, and norms that are not finite before."""
+    """Systems in order: failures first, then by their distance from the target, the largest first."""
     with np.errstate(all="ignore"):
         distance = np.where(np.isnan(target) | (target <= 0), norms, norms / np.where(target > 0, target, 1.0))
     distance = np.where(np.isnan(distance), np.inf, distance)

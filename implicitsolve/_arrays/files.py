@@ -36,7 +36,7 @@ def save(path: str | os.PathLike[str], what: str, parts: Mapping[str, object]) -
 
 
 def load(path: str | os.PathLike[str], what: str, build: Callable[[dict[str, Any]], T]) -> T:
-    """What `build` makes of the parts that `save` has written, or a ValueError: the file is not `what`."""
+    """Return `build` of the parts that `save` has written; a file of another kind than `what` is a ValueError."""
     with as_path(path).open("rb") as opened:
         try:
             with np.load(opened, allow_pickle=False) as file:

@@ -113,7 +113,7 @@ class Cell(ByFields, ABC):
         return self.times(side_by_side, xp.reshape(weights, (c * k, k)))
 
     def project(self, x: Array) -> tuple[Array, ...]:
-        """All that is linear in the inputs x (n, d), bias included, in arrays with the rows on axis -2."""
+        """All terms linear in the inputs x (n, d), with the bias, in arrays with the rows on axis -2."""
         return (self.x.project(x),)
 
     def hidden(self, state: Array) -> Array:

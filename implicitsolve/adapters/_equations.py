@@ -1,4 +1,4 @@
-"""The layers' equations in the operations of another array library, which makes their derivatives of any order."""
+"""The layers' equations in the operations of another array library, which differentiates them to any order."""
 
 from __future__ import annotations
 

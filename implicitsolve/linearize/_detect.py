@@ -78,7 +78,7 @@ def extend(
     scale: HostArray | None = None,
     inward: Inward = None,
 ) -> Detection:
-    """Find what a pattern misses in some rows, where F has taken other branches than where it was found.
+    """Find the entries that a pattern misses in some rows, in which F takes other branches than where it was found.
 
     Where the pattern is one of diagonals, a few of the rows show others, of which all rows get the entries.
     """
@@ -98,7 +98,7 @@ def extend(
 def _near(
     F: Flat, x: Array, budget: int, scale: Some, inward: Inward, first: Some, search: Callable[[Probe], Detection]
 ) -> Detection:
-    """What a search finds around a generic point near x, where F may be known as `first`; or why there is nothing."""
+    """The pattern found around a generic point near x, or the reason why there is none; `first` is F(x), if known."""
     if not isinstance(x, np.ndarray):
         first = None if first is None else to_host(first)
         F, inward, x = _by_the_host(F, inward, x)
@@ -165,7 +165,7 @@ def _by_colors(probe: Probe, pattern: Sparse, full_rows: HostArray) -> tuple[Det
 def _mend(
     probe: Probe, entries: Entries, unexplained: HostArray, how: Outcome, *remedies: Callable[[HostArray], Found]
 ) -> tuple[Detection, HostArray]:
-    """What has been found, with other entries in rows that were wrong."""
+    """The entries found so far, with those of the wrong rows replaced."""
     found, wrong = _believed(probe, entries, how, unexplained)
     for again in remedies:
         if 0 < wrong.size <= TOO_MANY * probe.size and probe.size >= SMALLEST_GRAPH:
@@ -177,7 +177,7 @@ def _mend(
 
 
 def _silent(pattern: Sparse, probe: Probe, entries: Entries, wrong: HostArray) -> Found:
-    """Entries of some rows, with those of the hypothesis that have not changed F: beyond a kink they may."""
+    """Entries of some rows, with those of the hypothesis whose differences were zero, as on one side of a kink."""
     n, mine = probe.size, np.isin(pattern.rows, wrong)
     some, rows, columns = entries.of(np.isin(np.arange(n), wrong)), pattern.rows[mine], pattern.columns[mine]
     is_silent = ~np.isin(columns * np.int64(n) + rows, some.columns * np.int64(n) + some.rows)
@@ -186,7 +186,7 @@ def _silent(pattern: Sparse, probe: Probe, entries: Entries, wrong: HostArray) -
 
 
 def _at_offsets(probe: Probe, entries: Entries, wrong: HostArray) -> Found:
-    """Entries of some rows at all known offsets; where these are few, at twice these too: one-sided differences."""
+    """Entries of some rows at all known offsets and, if these are few, at twice them: one-sided differences."""
     offsets = np.unique(entries.rows - entries.columns)
     if offsets.size <= FEW_OFFSETS:
         offsets = np.union1d(offsets, 2 * offsets)
@@ -322,7 +322,7 @@ def wrong_rows(
     full_rows: HostArray,
     mismatch: float = MISMATCH,
 ) -> HostArray:
-    """Rows, full ones aside, in which J d is not the change of F along d in any system: one evaluation, or two."""
+    """Rows, full ones aside, in which J d differs from F's change along d in some system: one evaluation, or two."""
     xp, is_full = array_namespace(x), np.zeros(structure.unknowns, dtype=bool)
     is_full[full_rows] = True
     with np.errstate(all="ignore"):

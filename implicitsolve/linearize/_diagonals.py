@@ -113,7 +113,7 @@ class Diagonals:
                 return
 
     def _compare(self, second: int) -> None:
-        """Raise if a far column has few of the offsets of the others, other than 0; where nothing verifies, not all."""
+        """Raise if a distant column shares few nonzero offsets with the others, or not all where nothing verifies."""
         known = set[Offset]().union(*(self._relative(column) for column in self.columns if column != second))
         own = self._relative(second)
         if self.is_full and not own <= known:

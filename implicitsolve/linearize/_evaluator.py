@@ -41,7 +41,7 @@ class CoarseResidualError(Exception):
 
 
 class NewSystems:
-    """Systems whose x0 is evaluated in the next call for others; `evaluator` is of both, the others first."""
+    """Systems whose x0 is evaluated in the next call for running ones; `evaluator` is of both, running ones first."""
 
     def __init__(self, evaluator: Evaluator, x: Array, *, needs_jacobian: bool) -> None:
         self.evaluator: Evaluator = evaluator

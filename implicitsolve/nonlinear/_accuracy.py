@@ -102,7 +102,7 @@ def scales(units: Array, x: Array, before: Array, reference: Array, xp: Any = np
 def neglects(
     evaluator: Evaluator, x: Array, F: Array, inverse: Callable[[Array], Array], correction: Array, reference: Array
 ) -> HostArray:
-    """Where unknowns that `scales` treats as zero are wrong by more than rounding errors of F explain; one evaluation.
+    """Systems in which unknowns treated as zero have errors that rounding of F does not explain; one evaluation.
 
     `correction` (b, N) is what the inverse predicts at x, `reference` the larger of x0 and the first step.
     """
@@ -116,7 +116,7 @@ def neglects(
 
 
 def neighbor(evaluator: Evaluator, x: Array) -> Array:
-    """F where every unknown is a neighbour of that of x."""
+    """F at a point whose unknowns are the floating-point neighbors of those of x."""
     xp = evaluator.xp
     sign = xp.asarray(1 - 2 * (np.arange(x.shape[1]) % 2), dtype=x.dtype, device=x.device)
     return evaluator.residual(x * (1 + eps(xp, x.dtype) * sign), keep=False)
@@ -130,7 +130,7 @@ def far_part(start: Array, before: Array, x: Array, scale: Array) -> Array:
 
 
 def is_wide(h: Array, x: Array) -> Array:
-    """In which unknowns of x (b, N) a difference of length h reaches too far for J at x."""
+    """The unknowns of x (b, N) for which a difference of length h is too long to give J at x."""
     xp = array_namespace(x)
     largest = xp.max(xp.abs(x), axis=1, keepdims=True)
     return xp.abs(h) > xp.maximum(0.5 * xp.abs(x), LONG * largest)
@@ -147,7 +147,7 @@ def agrees(
     *,
     is_strict: bool = False,
 ) -> HostArray:
-    """Where F changes from x (b, N) to (1 + t) x by what an inverse of J predicts, or to x + t `far`.
+    """Systems in which F changes from x (b, N) to (1 + t) x, or to x + t `far`, as an inverse of J predicts.
 
     Curvature in a large unknown may hide what a small one does, if both change. Where F is not finite at one end, the
     other one, (1 - t) x, decides. `is_strict`: unknowns that have moved far are tested alone, relative to their
@@ -175,7 +175,7 @@ def agrees(
 
 
 def next_length(error: Any, step: Any) -> Any:
-    """The correction that belongs to a remaining error of that length, after a step: that of a linear contraction."""
+    """The length of the next correction, if the error that a step has left shrinks by a constant factor."""
     whole = step + error
     return error * (step / (whole + (whole == 0)))
 
@@ -207,7 +207,7 @@ def component_sizes(v: Array, k: int) -> Array:
 
 
 def is_below_range(norms: Any, sizes: Any, unit: float, smallest: float) -> Any:
-    """Where ||F|| and ||x|| are below what the dtype, of that smallest normal number, represents to all its digits."""
+    """Where ||F|| and the rounding errors of x lie below the smallest normal number, which bounds full accuracy."""
     return (norms <= smallest) & (sizes > 0) & (sizes * unit <= smallest)
 
 
@@ -303,11 +303,11 @@ class Progress:
         return (self.away >= STEPS_AWAY) & (self.size >= 2 * self.begin) & has_fallen
 
     def is_lost(self, norm: Any, first: Any, unit: float) -> Any:
-        """Whether a root at infinity is likely enough to end, where ||F|| has fallen from `first` to `norm`."""
+        """Whether to end since a root at infinity is likely, where ||F|| has fallen from `first` to `norm`."""
         return (self.away >= LOST) & (self.size >= 2 * self.begin) & (norm <= DIGITS * unit * first)
 
     def may_settle(self, limit: float) -> Any:
-        """Whether x is accurate up to `limit` where F is rounding error: no long step has left F as it was."""
+        """Whether x is accurate up to `limit` if F is rounding error: no long step has left F unchanged."""
         is_near = (self.reference == 0) | (self.size <= FAR * self.reference)
         is_determined = (self.steps == 0) | (self.left <= FALLEN) | (self.step <= limit * self.size)
         return self.where(self.doubted, False, (self.direction <= limit) & is_near & is_determined)

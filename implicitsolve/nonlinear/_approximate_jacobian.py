@@ -93,7 +93,7 @@ def _by_products(A: LinearOperator) -> LinearOperator:
 
 
 class Damped(Anderson):
-    """Anderson's method, which mixes from the second step on: 0.4 to 0.9 of the evaluations."""
+    """Anderson's method with mixing from the second step on, which takes 0.4 to 0.9 of the evaluations."""
 
     contraction: ClassVar[float] = 0.0
 

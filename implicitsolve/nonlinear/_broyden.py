@@ -68,7 +68,7 @@ class BroydenInverse:
         return z
 
     def step(self, s: Array, d: Array, length: HostArray | None = None, size: HostArray | None = None) -> None:
-        """See the step s, `length` times the direction d, that was taken; 0 where it was not, None for whole steps.
+        """Note the step s, `length` times the direction d; the length is 0 for a rejected step, None for whole steps.
 
         `size` is ||s||, if s is d and that is known.
         """
@@ -150,7 +150,7 @@ class WholeSteps:
         return z
 
     def step(self, s: HostArray, d: HostArray, length: float, square: float) -> None:
-        """See the step s, `length` times the direction d, that was taken; `square` is d^T d."""
+        """Note the step s, `length` times the direction d; `square` is d^T d."""
         low, high = safe_range(numpy_namespace, s.dtype)
         if self.general is None and length == 1 and low < math.sqrt(square) < high:
             self.steps.append(s)

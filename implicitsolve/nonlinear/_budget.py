@@ -22,7 +22,7 @@ def evaluations_without_progress(unknowns: int, assembly: int = 0) -> int:
 
 
 class Budget:
-    """What one attempt may take of it; see the notes of `NonlinearStop`.
+    """The part of the budget that one attempt may take; see the notes of `NonlinearStop`.
 
     Of a single system all evaluations are charged; of one in a batch, whose charge must not depend on the others, what
     it would take alone without searches along a direction.

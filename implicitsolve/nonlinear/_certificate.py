@@ -68,7 +68,7 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
 
 
 def refute(evaluator: Evaluator, solution: Solution) -> None:
-    """Take no x for a root that is far from x0 and where F is not small: see `is_unproved` and `is_determined`."""
+    """Withdraw successes far from x0 at which F is not small: see `is_unproved` and `is_determined`."""
     rows = np.flatnonzero((solution.status == Status.CONVERGED) & (solution.norm > 0))
     unit, first = eps(array_namespace(solution.x), solution.x.dtype), solution.first_norm
     rows = rows[~may_be_root(solution.norm[rows], first[rows], np.inf, 0.0, unit)]  # x is not read on a device

@@ -236,7 +236,7 @@ class DenseLoop(IterationLoop[DenseState]):
         return reduction, ratio
 
     def _idle(self, trial: Trial, rows: Indices, reduction: HostArray, ratio: HostArray) -> HostArray:
-        """How many steps in succession of some systems have reduced ||F|| by next to nothing.
+        """The number of successive steps of some systems that have hardly reduced ||F||.
 
         Of equilibrated equations, whose first steps are short, none is counted that was rejected, or went as predicted.
         """

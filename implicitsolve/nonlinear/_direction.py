@@ -82,7 +82,7 @@ class FixedMethod:
 class SinglePrecision:
     """Another linear method in float32, for right-hand sides of length 1; directions come back in F's own dtype.
 
-    A Jacobian that has no float32 products, or is complex, is solved with in its own precision.
+    A Jacobian that has no float32 products, or is complex, is used in its own precision.
     """
 
     def __init__(self, linear: LinearSolver) -> None:

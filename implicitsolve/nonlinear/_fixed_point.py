@@ -1,4 +1,4 @@
-"""What fixed-point iterations share: one residual per step, rejected steps, cheap inverses of J; Picard's; halves."""
+"""The common part of fixed-point iterations: one residual per step, rejected steps, inverses of J; and Picard's."""
 
 from __future__ import annotations
 

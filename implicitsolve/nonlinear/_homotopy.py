@@ -203,7 +203,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         return Arnoldi(A, b, norms, target=eta * norms, columns=self.method.max_krylov, needs_residual=False).run()
 
     def _turn(self, direction: Array, last: HostArray, size: HostArray, is_here: HostArray) -> HostArray:
-        """Take points as points of the path, and its direction there, unless it has turned too far since the last."""
+        """Accept points and the direction of the path there, unless it has turned too far since the last ones."""
         state = self.state
         xp = array_namespace(direction)
         size = np.where(is_here, size, 1.0)

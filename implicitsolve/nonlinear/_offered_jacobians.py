@@ -90,7 +90,7 @@ class OfferedJacobians(JacobianAssembler):
 
 
 def assembler_of(context: SolveContext, evaluator: Evaluator, x: Array) -> JacobianAssembler | None:
-    """What assembles J by a known pattern, or else from `jac`, at less than a difference for each unknown."""
+    """The assembler of J by a known pattern, or from `jac`, if it takes fewer differences than there are unknowns."""
     if context.jacobians is not None or evaluator.problem.jac is None:
         return context.jacobians
     return OfferedJacobians.of(evaluator, x)

@@ -105,7 +105,7 @@ class OneDenseSystem(OneInvertedSystem):
             self.progress.direction = math.inf  # the length of a shortened step predicts no error
 
     def _is_refuted(self, is_fresh: bool) -> bool:
-        """Whether no J at x holds, by longer differences neither."""
+        """Whether J at x is refuted, also when it is assembled by longer differences."""
         is_refuted = super()._is_refuted(is_fresh)
         if is_refuted and self.offered is None and not self.evaluator.has_exact_products:
             self.steps.lengthen(slice(None), self.x[None, None])

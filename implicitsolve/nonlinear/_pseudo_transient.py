@@ -60,11 +60,11 @@ class PseudoTransient(ChecksKeywords, NonlinearMethod):
     increment : float, optional
         Growth of delta while ||F|| stays the same and F is nearly linear. Default 2.
     newton : NewtonKrylov, SparseNewton or BlockNewton, optional
-        How linear systems are solved: by products, with a `preconditioner` that is one for the shifted J too; by
-        factors of the sparse J, declared or detected; or of the blocks. Default None: `BlockNewton` for problems with a
-        `BlockBanded` structure, else `SparseNewton`, where J is not sparse by factors of the full J for one system of
-        at most 200 unknowns, and otherwise by products. Of its settings
-        `line_search`, `forcing` (0.01), `reuse` ("none") and `retry` have no effect.
+        How linear systems are solved: `NewtonKrylov` by products with J, and a `preconditioner` that serves the shifted
+        J too; `SparseNewton` by factors of the sparse J, declared or detected; `BlockNewton` by factors of the blocks.
+        Default None: `BlockNewton` for problems with a `BlockBanded` structure, else `SparseNewton`. Where J is not
+        sparse, one system of at most 200 unknowns is solved by factors of the full J, and others by products. The
+        settings `line_search`, `forcing` (0.01), `reuse` ("none") and `retry` have no effect.
 
     Notes
     -----

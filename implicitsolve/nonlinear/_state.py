@@ -135,7 +135,7 @@ class Standing:
 
     @property
     def ahead(self) -> float:
-        """What the slowest system has yet to gain over what it has gained, in logarithms of norms."""
+        """The remaining over the achieved reduction of the norm of the slowest system, in logarithms."""
         with np.errstate(all="ignore"):
             gained, missing = np.log(self.start / self.norms), np.log(self.measure / self.target)
             ahead = np.where(missing > 0, missing / np.where(gained > 0, gained, 0.0), 0.0)
@@ -258,7 +258,7 @@ class Scheduler:
             status[(status == Status.RUNNING) & np.isin(self.groups[rows], won)] = Status.STOPPED
 
     def finish(self, status: HostArray) -> None:
-        """At the end of a solve, mark as stopped whatever else became of such systems: none of them is retried."""
+        """At the end of a solve, mark beaten systems as stopped, whatever their status, so that none is retried."""
         if self.groups is not None:
             is_won = np.isin(self.groups, self.groups[status == CONVERGED])
             status[is_won & (status != CONVERGED)] = Status.STOPPED
@@ -340,7 +340,7 @@ class FixedPointMethod(NonlinearMethod, Protocol):
 
 
 def parts(scheduler: Scheduler | None, rows: Indices) -> list[Indices]:
-    """Systems, in as many groups as their evaluations need: so many at a time as may iterate."""
+    """The systems in groups, each of as many as may iterate at a time."""
     size = rows.size if scheduler is None else scheduler.capacity or rows.size
     return [rows[first : first + size] for first in range(0, rows.size, max(size, 1))]
 
