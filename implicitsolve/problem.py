@@ -94,10 +94,10 @@ class Problem(ChecksKeywords, Representation):
         cannot be traced is solved by differences, and the result says why. Default None: differences.
     take : callable, optional
         ``take(indices)`` returns the problem of those systems of the flattened batch (a NumPy array of integers), whose
-        batch shape is ``(len(indices),)``. With it systems that have finished cost nothing once they are a quarter
-        of those evaluated; without it the whole batch is evaluated to the end. One evaluation compares F of the first
+        batch shape is ``(len(indices),)``. With it systems that have finished cost nothing once they are a quarter of
+        those evaluated; without it the whole batch is evaluated to the end. One evaluation compares F of the first
         problem that a solve takes with that of the batch, or in a stream with that of the same systems in another
-        order; where they differ, a ValueError is raised. Not if the problem is `pure`.
+        order; where they differ, a ValueError is raised. A `pure` problem is not compared.
     initial_guess : callable, optional
         ``initial_guess(kind, rng)`` returns a start; `root` without x0 takes kind "default".
     fixed_point : bool, optional

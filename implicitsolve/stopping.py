@@ -86,10 +86,9 @@ class NonlinearStop(ChecksKeywords):
         500 of a fixed-point iteration, whose steps cost one residual, and 2000 of a homotopy.
     max_evaluations : int, optional
         Limit of residuals and products with J or its transpose together, as counted by `Counts`: of a whole solve, with
-        all the methods that "auto" tries, and of a whole batch, one call for all of whose systems counts once. Each of
-        these methods may take one residual at its start that is over the limit. Default: none. Then each system has
-        a budget of evaluations without progress for all attempts together, and ends as STAGNATED once it is spent
-        (see Notes).
+        all the methods that "auto" tries, and of a whole batch, where a call for all systems counts once. Each of these
+        methods may take one residual at its start that is over the limit. Default: none. Then each system has a budget
+        of evaluations without progress for all attempts together, and ends as STAGNATED once it is spent (see Notes).
     max_seconds : float, optional
         Limit of time by the clock, tested before each evaluation and each step. With it results depend on the speed of
         the machine. Default: none.

@@ -158,13 +158,13 @@ class NewtonKrylov(ChecksKeywords):
         The linear method. The default None is GMRES whose space grows when it was too small, preconditioned by
         vectors recycled from the Krylov spaces of earlier Newton steps [1]_; it needs the fewest products.
     max_krylov : int, optional
-        Krylov iterations of one linear solve. With ``krylov=None`` it is where the space begins, and it doubles, to at
-        most 400 vectors or the room that the notes describe, whenever that did not suffice. Default 60; with
+        Krylov iterations of one linear solve. With ``krylov=None`` the first size of the space, which doubles, to at
+        most 400 vectors or the room that the notes describe, whenever it did not suffice. Default 60; with
         ``krylov=None`` as many as hold 65,536 entries, between 40 (beyond 1,638 unknowns) and 60.
     recycle : int, optional
         With ``krylov=None``: pairs of vectors kept from earlier steps at most, within 4 MiB or 20 pairs, and a quarter
-        of the room; 0 for none. Default 200. It begins once a solve has taken more than 8 iterations (at once for at
-        most 256 unknowns).
+        of the room; 0 for none. Default 200. Recycling begins once a solve has taken more than 8 iterations (at once
+        for at most 256 unknowns).
     forcing : EisenstatWalker or ConstantForcing, optional
         Accuracy of the linear solves.
     line_search : Backtracking, Dogleg, FullStep or Wolfe, optional
