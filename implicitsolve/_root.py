@@ -197,6 +197,9 @@ def root(
         else:
             check_previous("root", previous)
             x0 = previous.parts or previous.x
+    if isinstance(x0, np.ndarray) and x0.dtype.char in "gG" and not stop.judges_F:
+        kind = "complex" if x0.dtype.kind == "c" else "float"  # LAPACK, which errors of x need, has no long doubles
+        raise TypeError(f"root: `x0` is of {x0.dtype}: pass np.array(x0, dtype={kind}), or a tolerance of F")
     return warn_if_inaccurate(solve_root(whole, x0, solver, stop, watch, previous=previous, tally=tally), stop)
 
 

@@ -150,8 +150,8 @@ def as_inexact(x: Any, name: str) -> Array:
         is_floating = is_whole = False
     if is_whole:
         return xp.astype(x, xp.float64)
-    if is_floating and (bits := xp.finfo(x.dtype).bits) <= 64:
-        return xp.astype(x, xp.float32) if bits == 16 else x
+    if is_floating:
+        return xp.astype(x, xp.float32) if xp.finfo(x.dtype).bits == 16 else x
     kinds = " and ".join(sorted(set(_kinds(x))))
     got = f"{'objects of ' if x.ndim else ''}{kinds}" if kinds else f"dtype {x.dtype}"
     raise TypeError(f"`{name}` must hold real or complex numbers, got {got}{_remedy(x)}")
@@ -174,9 +174,8 @@ def _kinds(x: Array) -> list[str]:
 def _remedy(x: Array) -> str:
     if x.dtype.names:
         return ": pass a dict of its fields"
-    kind, other = "complex" if x.dtype.kind == "c" else "float", "pass an array, or a list of numbers"
-    numbers = f"solves are in float64: pass np.array(x, dtype={kind})"
-    is_number = x.dtype.kind in "fc" or (x.dtype == object and all(hasattr(v, "__float__") for v in np.asarray(x).flat))
+    numbers, other = "solves are in float64: pass np.array(x, dtype=float)", "pass an array, or a list of numbers"
+    is_number = x.dtype == object and all(hasattr(v, "__float__") for v in np.asarray(x).flat)
     kinds = [kind.removesuffix("_matrix").removesuffix("_array") for kind in _kinds(x)]
     return ": " + next((REMEDIES[k] for k in kinds if k in REMEDIES), numbers if is_number else other)
 
