@@ -33,7 +33,7 @@ from implicitsolve.nonlinear._approximate_jacobian import offer_inverse
 from implicitsolve.nonlinear._halved import Halved, expanded_stages
 from implicitsolve.nonlinear._plan import Plan
 from implicitsolve.nonlinear._solve import solve_root
-from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext, check_previous
+from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext
 from implicitsolve.problem import Problem, own_start
 from implicitsolve.result import NonlinearResult
 from implicitsolve.stopping import NonlinearStop, kind_of
@@ -178,6 +178,8 @@ def root(
     array([[ 1.414214,  1.414214],
            [-1.414214, -1.414214]])
     """
+    if previous is not None:
+        check_previous("root", previous)
     if scipy_keywords:
         problem, stop = adapted(problem, stop, scipy_keywords, (NewtonKrylov, NonlinearStop, Problem))
     problem = problem if isinstance(problem, Problem) else Problem(problem)
@@ -195,7 +197,6 @@ def root(
         if previous is None or whole.initial_guess is not None:
             x0 = own_start("root", whole)
         else:
-            check_previous("root", previous)
             x0 = previous.parts or previous.x
     if isinstance(x0, np.ndarray) and x0.dtype.char in "gG" and not stop.judges_F:
         kind = "complex" if x0.dtype.kind == "c" else "float"  # LAPACK, which errors of x need, has no long doubles
@@ -253,6 +254,13 @@ def plan(
     if problem.halves is not None and solver.eliminates and Halved.suits(context):
         solver = Halved(method=solver)
     return Plan(tuple(expanded_stages(solver, context, x)), evaluator.size)
+
+
+def check_previous(caller: str, previous: Any) -> None:
+    """Raise where what should be the result of an earlier solve is none."""
+    if not hasattr(previous, "_memory"):
+        way = f"{type(previous).__name__}: pass {'its x' if hasattr(previous, 'x') else 'arrays'} as x0"
+        raise TypeError(f"{caller}: `previous` must be the result of an earlier solve, got {way}")
 
 
 def warn_if_inaccurate(result: NonlinearResult, stop: NonlinearStop, stacklevel: int = 3) -> NonlinearResult:

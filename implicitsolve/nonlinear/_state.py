@@ -161,16 +161,8 @@ class SolveMemory:
     keeps: bool = False  # whether factors and spaces, which take most memory, are kept too
 
 
-def check_previous(caller: str, previous: Any) -> None:
-    """Raise where what should be the result of an earlier solve is none."""
-    if not hasattr(previous, "_memory"):
-        way = f"{type(previous).__name__}: pass {'its x' if hasattr(previous, 'x') else 'arrays'} as x0"
-        raise TypeError(f"{caller}: `previous` must be the result of an earlier solve, got {way}")
-
-
 def memory_of(caller: str, problem: Problem, x0: Array, previous: Any) -> SolveMemory:
     """What a previous result left to a solve of `problem` from x0; raise if it is none of a problem like this."""
-    check_previous(caller, previous)
     x, memory = previous.x, previous._memory
     batch_shape = tuple(x0.shape[: problem.batch_ndim])
     if x.shape != x0.shape or np.shape(previous.status) != batch_shape:
