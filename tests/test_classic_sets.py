@@ -44,9 +44,9 @@ def test_small_problems_are_solved_to_1e_8(problem):
     assert solve(problem) < 1000
 
 
-def test_all_of_burkardt():
-    """The bound asked for is 22 of 23; SciPy's default search solves 15, its Wolfe search 22."""
-    assert sum(math.isfinite(solve(problem)) for problem in BURKARDT) == 23
+def test_an_unknown_that_the_first_step_left_at_zero_had_no_size():
+    """Burkardt's p15 took 665 evaluations, and ended STAGNATED with exact products."""
+    assert root(BURKARDT[14].residual, BURKARDT[14].x0).raise_for_status().nfev < 150
 
 
 @pytest.mark.parametrize("problem", SMALL, ids=str)

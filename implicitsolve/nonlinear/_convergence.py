@@ -145,17 +145,17 @@ class OneConvergence:
 
     def _note_first(self, moved: HostArray) -> HostArray:
         """What unknowns near zero are judged by: see `Progress.reference`."""
-        if self.reference is None:
-            self.reference = np.maximum(np.abs(self.previous_x), np.abs(moved))
+        if self.reference is None or not self.reference.all():  # of an unknown at zero, by the first step that moves it
+            first, known = np.maximum(np.abs(self.previous_x), np.abs(moved)), self.reference
+            self.reference = first if known is None else np.where(known > 0, known, first)
         if self.progress.shrink < 1:
             self.reference = self.reference * self.progress.shrink
         return self.reference
 
     def _settle(self, limit: float) -> None:
         """Accept x, though F no longer falls, if it is accurate and F is rounding error; an evaluation."""
-        progress = self.progress
-        may_settle = progress.may_settle(limit) and not self.is_singular
-        if may_settle and bool(is_rounding(self.evaluator, self.x[None], self.F[None])[0]):
+        progress, point = self.progress, (self.evaluator, self.x[None], self.F[None])
+        if progress.may_settle(limit) and not self.is_singular and bool(is_rounding(*point)[0]):
             self.status, progress.error = CONVERGED, 2 * progress.direction + self.unit
 
     def _confirm(self, *, always: bool) -> bool:

@@ -78,7 +78,7 @@ class OneSystem(OneConvergence):
         self.iteration = solution.steps[-1].iteration if is_retry else 0
         self.last = self.iteration + int(stop.remaining(self.STEPS, solution.iterations)[0])
         self.since = 0
-        self.reference: HostArray | None = None  # the larger of x0 and the first step
+        self.reference: HostArray | None = None  # the larger of x0 and the first step that moves it
         self.progress, self.xtol = Progress(), stop.error_limit(self.unit)
         self.progress.size, self.smallest = self._norm(x), smallest_normal(numpy_namespace, x.dtype)
         self.budget = Budget(solution, self.tally, share=context.share, is_retry=is_retry, is_limited=self.LIMITED)
