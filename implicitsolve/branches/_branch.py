@@ -64,13 +64,13 @@ class Branch(Representation):
     x : ndarray (n, ...)
         The solutions.
     residual_norm, target : ndarray (n,)
-        max|F(x, lam)|, measured at each of them, and what it had to fall to.
+        max|F(x, lam)|, measured at each point, and its target there.
     special : tuple of SpecialPoint
         Folds, branch points, Hopf points and events, in the order of the branch.
     eigenvalues : ndarray (n, k) or None
         Leading eigenvalues of J, by falling real part.
     status : Status
-        CONVERGED: the parameter has reached an end of its interval, an event has ended the branch, or it is closed.
+        CONVERGED: the parameter has reached an end of its interval, an event has ended the branch, or this is closed.
         ITERATION_LIMIT: it has `max_points` points. EVALUATION_LIMIT, STOPPED_BY_MONITOR: as the caller requested.
         STAGNATED: no step succeeds, however short. NONFINITE, SINGULAR, and others: no first point was found.
     message : str
@@ -78,7 +78,7 @@ class Branch(Representation):
     counts : Counts
         Calls of the user's functions.
     parameter : str
-        Its name.
+        Name of the parameter.
     state : mapping of str to ndarray
         What `continuation` needs to resume the branch; empty where that is impossible.
     """
@@ -143,8 +143,8 @@ class Branch(Representation):
         Parameters
         ----------
         measure : callable, optional
-            ``measure(x)`` returns the number that is plotted over the parameter. Default: that of the entries of x
-            which changes most along the branch.
+            ``measure(x)`` returns the number that is plotted over the parameter. Default: the entry of x that
+            changes most along the branch.
         ax : matplotlib.axes.Axes, optional
             Where to plot. Default: a new figure.
 

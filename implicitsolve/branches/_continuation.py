@@ -88,8 +88,8 @@ def continuation(
     branch_points : bool, optional
         Whether branch points are sought. Default True; without an assembled J it takes two linear solves per point.
     eigenvalues : int, optional
-        How many leading eigenvalues of J are computed at each point, and Hopf points located. Default 0. They are those
-        of the linearization of x' = F(x, lam): negative real parts are stable. Needs an assembled J.
+        Number of leading eigenvalues of J at each point, by which Hopf points are located. Default 0. They are those
+        of the linearization of x' = F(x, lam): negative real parts mean stability. Needs an assembled J.
     shift : complex, optional
         With more than 300 unknowns: the eigenvalues nearest to this number are computed, by a factorization per point.
         Default 0. Near a Hopf point it should be about i times the frequency.
@@ -126,7 +126,7 @@ def continuation(
 
     Test functions that change sign from a point to the next are followed to their zero: the parameter's component of
     the tangent at a fold; at a branch point, where the determinant of the bordered matrix changes sign, the reciprocal
-    of a bordered inverse [2]_; the real part of a complex pair at a Hopf point. Several in one step may cancel. Where
+    of a bordered inverse [2]_; the real part of a complex pair at a Hopf point. Two zeros in one step may cancel. Where
     the determinant changes its sign and is zero nowhere, the step has led to another branch, and is taken back.
 
     References
@@ -242,7 +242,7 @@ def _resume(
 def end_of_ramp(problem: Any, x0: Any, ramp: Any, stop: NonlinearStop) -> tuple[Problem, Array, Tally]:
     """The problem at the last value of a ramp, the end of the branch from x0 at its first value, and its evaluations.
 
-    A branch that ends before ends at its last point.
+    If the branch ends earlier, its last point is returned.
     """
     if not (isinstance(ramp, tuple) and len(ramp) == 3 and isinstance(ramp[0], str)):
         raise TypeError(f'root: `ramp` must be (name, first, last), such as ("Re", 100, 2000), got {ramp!r}')

@@ -79,7 +79,7 @@ def real_start(caller: str, x0: Any) -> HostArray:
 
 
 def _form(function: Callable[..., Any], parameter: str | None) -> tuple[bool, str | None]:
-    """Whether a function is lam -> Problem: it has one argument; and the name of F's second one, if only that binds it.
+    """Whether a function is lam -> Problem: it has one argument; and the name of F's second one, if it is keyword-only.
 
     F(x, lam) is called as such, whether or not the parameter has a default.
     """

@@ -18,8 +18,8 @@ LOCATIONS = 15  # evaluations of a test function, to find where it is zero
 TESTS = 2  # test functions for branch points, where there are no factors: the sign of one changes at its poles too
 FOLD, LINEAR = 1e-6, 1e-9  # accuracy of test functions, over their size; lam at a fold has the square of the first
 DENSE_SPECTRUM = 300  # unknowns up to which all eigenvalues are computed
-IMAGINARY = 1e-3  # real part over the modulus of a located pair, from which on it is none
-NEARER = 1e-2  # by which a test function must have fallen to show a branch point
+IMAGINARY = 1e-3  # real part over the modulus of a located pair, above which it is not a Hopf point's
+NEARER = 1e-2  # factor to which a test function must have fallen to show a branch point
 NEAREST = 1e-4  # distance of two points whose branches are not distinguished
 
 Found = tuple[str, "Point", dict[str, Any]]  # kind, where, and what is known of it
@@ -128,7 +128,7 @@ class Path:
     # Between two points
 
     def curve(self, a: Point, b: Point, part: float) -> tuple[HostArray, HostArray]:
-        """The cubic through two points with their tangents: where it is, and its direction."""
+        """The Hermite cubic through two points with their tangents: its position and its direction."""
         h = self.metric.norm(b.z - a.z)
         s, ta, tb = part, h * a.tangent, h * b.tangent
         d = b.z - a.z
@@ -136,7 +136,7 @@ class Path:
         return z, ta + 2 * s * (3 * d - 2 * ta - tb) + 3 * s * s * (ta + tb - 2 * d)
 
     def at(self, a: Point, b: Point, part: float, *, observed: bool) -> Point | None:
-        """The point of the branch at this part of the way from a to b."""
+        """The point of the branch at this fraction of the way from a to b."""
         z, direction = self.curve(a, b, part)
         row = self.metric.covector(direction / self.metric.norm(direction))
         point = self.correct(z, row, b.frame, strict=True).point
@@ -154,7 +154,7 @@ class Path:
         *,
         observed: bool,
     ) -> Point | None:
-        """The point between a and b at which a function is zero: regula falsi, where a stale end counts half."""
+        """The point between a and b at which a function is zero: regula falsi, with stale values halved."""
         low, high, (first, last), found = 0.0, 1.0, values, None
         size, before = max(abs(first), abs(last)), 0.0  # the last value
         for _ in range(LOCATIONS):
@@ -218,7 +218,7 @@ def _slope(point: Point) -> float:
 
 
 def bordered_test(frame: Frame, border: HostArray) -> float:
-    """A smooth function that is zero at branch points, and has the sign of the determinant, or the other one."""
+    """A smooth function that is zero at branch points, and has the sign of the determinant, or the opposite sign."""
     b, c = border
     with np.errstate(all="ignore"):
         return float(-1 / (c @ frame.scaled_solve(np.append(b[:-1] / frame.scale, b[-1]))))

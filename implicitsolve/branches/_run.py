@@ -168,9 +168,9 @@ class Run:
         return None
 
     def _take(self, point: Point, length: float, ending: str) -> None:
-        """Record a point and what lies before it, unless it is on another branch; by half the step there may be none.
+        """Record a point and the special ones before it, unless it is on another branch: then the step is halved.
 
-        Where an event ends the branch, its point is recorded in place of the other.
+        If an event ends the branch, the point of the event is recorded instead.
         """
         path, metric, last = self.path, self.path.metric, self.points[-1]
         found = path.special(last, point, self.events)

@@ -31,7 +31,7 @@ from implicitsolve.structure._sparse import Sparse, compressed
 
 MOST_DENSE = 128  # unknowns up to which a J without structure is assembled column by column
 ROOT_EPS = float(np.finfo(float).eps) ** 0.5  # of differences in lam, over its size or interval
-ROUNDING = 64 * float(np.finfo(float).eps)  # of |J| |x|, below which no F is asked for
+ROUNDING = 64 * float(np.finfo(float).eps)  # of |J| |x|, below which F is not required to fall
 STRICT = 1e-4  # tolerance of special points over that of others
 LINEAR_RTOL = 1e-4  # of Krylov solves; at 1e-2 paths are lost
 
@@ -139,7 +139,7 @@ class ExtendedSystem:
             return _entries(self._assembler.assemble(evaluator, x, F[None, :]))
 
     def _accurate(self, assembler: Any, evaluator: Evaluator, x: HostArray, F: HostArray) -> SparseMatrix:
-        """J by differences to both sides."""
+        """J by two-sided differences."""
         if isinstance(assembler, Assembler):
             return _entries(Assembler(evaluator, structure=assembler.structure, central=True).assemble(evaluator, x, F))
         colored = assembler.assembler
@@ -148,7 +148,7 @@ class ExtendedSystem:
         return SparseMatrix(0.5 * (sides[0] + sides[1])[0], colored.structure)
 
     def _find(self, evaluator: Evaluator, z: HostArray) -> JacobianAssembler | None:
-        """What assembles J: from the problem's matrices, by colors, or column by column."""
+        """The assembler of J: from the problem's matrices, by colors, or column by column."""
         problem, x = evaluator.problem, z[None, :-1]
         offered = OfferedJacobians.of(evaluator, x)
         if offered is not None:
@@ -194,7 +194,7 @@ class BorderedPlan:
 class Frame:
     """The bordered matrix [[J, dF/dlam], [row]] at z: factored where J is assembled, in units in which x and F are 1.
 
-    `matrix` is J, where it is assembled, by differences to both sides where `accurate`. `null` is the solution for the
+    `matrix` is J, where it is assembled, by two-sided differences where `accurate`. `null` is the solution for the
     last unit vector, along the branch: ``row @ null == 1``. `scale` is the Euclidean size of F, its change with the
     parameter over the whole interval, and `rounding` what rounding errors may leave of it.
     """
@@ -272,7 +272,7 @@ class Frame:
         return float(1 - 2 * ((changes + np.count_nonzero(diagonal < 0)) % 2))
 
     def correction(self, z: HostArray, F: HostArray, row: HostArray) -> HostArray:
-        """A step from z to F = 0 in the hyperplane of `row`: by factors a chord step, by products Newton's."""
+        """A step from z to F = 0 in the hyperplane of `row`: a chord step by factors, or Newton's step by products."""
         here = self
         if self.factors is None:
             here = copy.copy(self)

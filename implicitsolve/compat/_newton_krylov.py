@@ -103,7 +103,7 @@ def newton_krylov(
     verbose : bool, optional
         Print a line per step.
     maxiter : int, optional
-        After so many steps `NoConvergence` is raised, whatever x satisfies, and carries the iterate after the last one.
+        After so many steps `NoConvergence` is raised, whatever x satisfies; it carries the last iterate.
         Default 100 (N + 1), as in SciPy; a solve that stagnates ends earlier.
     f_tol, f_rtol, x_tol, x_rtol : float, optional
         Stop when norm(F) <= f_tol (default 6e-6) and norm(F) <= f_rtol norm(F(x0)) and norm(dx) <= x_tol and
@@ -132,7 +132,7 @@ def newton_krylov(
     bounds : tuple or scipy.optimize.Bounds, optional
         ``(lower, upper)``, which no evaluation violates; see `root`.
     **inner_options
-        Options ``inner_...`` of the linear method, as in SciPy; with one, a method that SciPy has is SciPy's own.
+        Options ``inner_...`` of the linear method, as in SciPy; with one, SciPy's own method is used where it has one.
 
     Returns
     -------
@@ -311,7 +311,7 @@ def _monitor(verbose: bool, callback: Product | None, batch_ndim: int) -> Monito
 
 
 def _stop(result: NonlinearResult) -> NonlinearResult:
-    """After `iter` steps nothing has failed: that many were requested."""
+    """The result without the failure ITERATION_LIMIT: `iter` steps were requested, and taken."""
     status = np.asarray(result.status)
     status = np.where(status == Status.ITERATION_LIMIT, int(Status.STOPPED), status)
     return replace(result, status=Status(int(status)) if status.ndim == 0 else status)

@@ -94,7 +94,7 @@ def flat(x: Array) -> Array:
 
 
 def in_shape(residual: Any) -> Any:
-    """The residual with F in the shape of x: SciPy lets it have any other with as many entries."""
+    """The residual with F in the shape of x: SciPy accepts F in any shape with as many entries."""
     if not callable(residual):
         return residual
 

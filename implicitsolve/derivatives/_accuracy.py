@@ -87,7 +87,7 @@ class Differences:
             return fine, fine - coarse
 
     def error(self, level: Level) -> HostArray:
-        """The relative distance of a pair, at least an eighth of the next one's, as rounded ones agree by chance."""
+        """The relative distance of a pair, at least an eighth of the next: rounded ones may agree by chance."""
         which, k = level
         fine, distance = self.pair(level)
         with np.errstate(all="ignore"):
@@ -201,7 +201,7 @@ class Equation:
             return cls(scale * t, norm2(right), lambda D: norm2(D - right), norm2, factor * residual_norm)
 
     def holds(self, derivative: Array, distance: Array, are_good: HostArray) -> HostArray:
-        """Whether it holds with a derivative along d whose error is about the distance, and this is small.
+        """Whether the equation holds, by a derivative along d with a small error, about the distance.
 
         Over good lengths the distance is rounding in the shorter difference, many times that in J.
         """

@@ -65,7 +65,7 @@ def pull_back(
         `implicitsolve.precondition`: built from the assembled J, and used transposed. Without it a problem with
         `halves` is solved for every second block alone (`even_odd`).
     x0 : array_like, optional
-        Start for lam, such as the adjoint of an earlier, similar solve. With one the default method is `LGMRES`.
+        Start for lam, such as the adjoint of an earlier, similar solve. With it the default method is `LGMRES`.
     stop : LinearStop, optional
         Default: ||cotangent - J^H lam||_2 <= 1e-6 ||cotangent||_2.
     wrt : collection of str, optional
@@ -88,7 +88,7 @@ def pull_back(
     Warns
     -----
     AccuracyWarning
-        If the solve of `result` ended by a tolerance of F, and the error of x is above 1e-3 of it or not known.
+        If the solve of `result` ended by a tolerance of F, and the error of x is above 1e-3 of x or unknown.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Derivatives of F by its parameters, by central differences, where a problem gives none but takes its parameters."""
+"""Derivatives of F with respect to its parameters, by central differences, where a problem gives F(x, theta) alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from implicitsolve.status import Status
 
 
 def with_parameter_differences(problem: Problem, x: Array, *, needs_adjoint: bool) -> Problem:
-    """The problem with what a derivative by its parameters needs: products by differences, and a J with entries."""
+    """The problem with all that parameter derivatives need: products by differences, and a J with entries."""
     if not isinstance(problem.residual, Parametrized) or not isinstance(x, np.ndarray):
         return problem
     differences = ParameterDifferences(problem.residual, x)
@@ -33,7 +33,7 @@ def with_parameter_differences(problem: Problem, x: Array, *, needs_adjoint: boo
 
 
 def judged(product: Any, linear: LinearResult, counts: Counts) -> tuple[LinearResult, Counts]:
-    """The result, INACCURATE where the product that made it took inaccurate differences, and the calls with theirs."""
+    """The result, INACCURATE where its parameter differences are inaccurate, with their calls added to its own."""
     differences = getattr(product, "__self__", None)
     if not isinstance(differences, ParameterDifferences):
         return linear, counts
@@ -105,7 +105,7 @@ class ParameterDifferences:
         return best, min(length, first) / RATIO, distance
 
     def _pair(self, at: Any, h: float, *, shorter: bool) -> tuple[HostArray, float]:
-        """The derivative over an eighth of the length h, and its error; infinite where F rounds what changes."""
+        """The derivative over an eighth of the length h, and its error; infinite where rounding hides changes of F."""
         coarse, (fine, lost) = at(h)[0], at(h / RATIO)
         if not fine.any() or lost > self.loose or (coarse[fine == 0] != 0).any():
             return fine, np.inf
@@ -125,12 +125,12 @@ class ParameterDifferences:
         return value.astype(float)
 
     def _moved(self, x: HostArray, name: str, theta: HostArray) -> HostArray:
-        """F at x, copied, for that value of the parameter."""
+        """A copy of F at x for that value of the parameter."""
         F = self.residual.at({name: theta[()]})(x.copy())
         return np.array(checked_array(F, "residual", numpy_namespace, x.dtype, x.shape))
 
     def _central(self, x: HostArray, name: str, d: HostArray, h: float) -> tuple[HostArray, float]:
-        """The derivative along d over the length h, and the part of d that it lacks."""
+        """The derivative along d over the length h, and the relative part of d that rounding removed."""
         theta, rest, derivative, lost = self._value(name), d, np.zeros_like(x), 1.0
         for _ in range(3):
             with np.errstate(all="ignore"):

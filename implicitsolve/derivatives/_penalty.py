@@ -54,7 +54,7 @@ def jacobian_penalty(
         The point: what `root` returned, or a state.
     samples : int, optional
         Random vectors of Hutchinson's estimate [2]_. Default 1, which suits stochastic training; the relative error
-        falls as their square root.
+        is inversely proportional to the square root of their number.
     rng : numpy.random.Generator
         Source of the vectors.
 
@@ -72,7 +72,7 @@ def jacobian_penalty(
 
     Notes
     -----
-    With u = (dG/dx)^T e the estimate is ||u||^2. Its derivative 2 e^T d(dG/dx) u is that of a derivative along u, a
+    With u = (dG/dx)^T e the estimate is ||u||^2. Its derivative 2 e^T d(dG/dx) u is a second derivative along u, by a
     central difference of first derivatives, with an error of about eps^(2/3). Cost per sample: three linearizations
     with an adjoint product each, and two parameter products.
 

@@ -77,7 +77,7 @@ class Point:
         self.pulled: Mapping[str, Array] | None = None  # gradients, if the adjoint solve has computed them
 
     def forward(self, *, is_free: bool) -> Point:
-        """The system of J where this one's is J^H; where the method is free, both solve by the same factors."""
+        """The system of J, where this is that of J^H; both use the same factors, where the method is free."""
         other = copy.copy(self)
         vars(other).update({"_default": self._default} if is_free else {})
         other.caller, other.needs_adjoint, other.own_product = "push_forward", False, self.evaluator.problem.jvp
@@ -229,7 +229,7 @@ class Point:
         return Assembler(self.evaluator, central=True, steps=steps)
 
     def _sparse(self) -> SparseMatrix | None:
-        """J as a sparse matrix, where a sparse structure is declared or was detected, or is to be."""
+        """J as a sparse matrix, where a sparse structure is declared, was detected, or is to be detected."""
         problem = self.evaluator.problem
         if problem.sparse_structure is None and problem.structure != "detect" and self.found is None:
             return None
@@ -280,7 +280,7 @@ class Point:
         return assembled.H if self.needs_adjoint else assembled
 
     def _factored(self, J: LinearOperator, inverse: Factored, b: Array, stop: LinearStop) -> LinearResult:
-        """Solve by factors of J, refined with the problem's own products where it has some."""
+        """Solve by factors of J, refined with the problem's own products where it has any."""
         is_own = self.own_product is not None and not self.has_own_matrix
         A = self.evaluator.jacobian(self.flat, None) if is_own else J
         outcome = solve_factored(A, inverse, b, stop, adjoint=self.needs_adjoint)

@@ -95,7 +95,7 @@ def _iteration_limit(case: Case) -> Cause:
 
 
 def _stuck(case: Case) -> Cause:
-    """No further progress, for whatever reason the method has stopped."""
+    """Why a solve made no further progress, whatever the reason for which the method stopped."""
     history, steps = case.history, f"{case.history.steps} step{'s' * (case.history.steps != 1)}"
     if history.kind == "homotopy":
         what = f"The path from x0 was lost: its step length fell to {history.part('step_length')[-1]:.2g}."
@@ -169,7 +169,7 @@ CAUSES: dict[Status, Callable[[Case], Cause]] = {
 
 
 def round_up(value: float) -> float:
-    """The next number of one digit."""
+    """Round up to one significant digit."""
     unit = 10.0 ** math.floor(math.log10(value)) if value > 0 else 1.0
     return unit * math.ceil(value / unit)
 

@@ -19,9 +19,9 @@ from implicitsolve.testing import check_derivatives
 
 NOISE = 0.1  # change of F between neighbouring numbers, over F, from which on F is rounding error; F over F(x0)
 LENGTHS = 10.0 ** -np.arange(14)  # of trial steps, over Newton's
-BLOCKED = 0.05  # share of ||F|| that no trial step removes where x is as good as a minimum of it
-ROUNDING = 1000  # units from which on a change is none of rounding
-SMOOTH = 1.5  # order in the length of a step from which on a change of ||F|| is a curve and no kink
+BLOCKED = 0.05  # share of ||F|| that no trial step removes where x is practically a minimum of it
+ROUNDING = 1000  # units above which a change is not rounding error
+SMOOTH = 1.5  # order in the length of a step from which on a change of ||F|| is smooth, without a kink
 FOLD = (
     "If F has a parameter, its solutions may end at a fold before this value of it: `continuation` follows them "
     f"there from a value that has a solution. {ELSEWHERE}"
@@ -42,7 +42,7 @@ def examine(system: System, case: Case) -> tuple[Cause | None, list[str]]:
 
 
 def _derivatives(system: System, notes: list[str]) -> Cause | None:
-    """`check_derivatives` of that system alone, where it can be had alone."""
+    """`check_derivatives` for that system alone, where it can be taken from the batch."""
     evaluator, problem = system.evaluator, system.problem
     x = system.given if evaluator.problem is problem else evaluator.unflatten(system.x)
     with np.errstate(all="ignore"):
@@ -111,7 +111,7 @@ def _jacobian(system: System, status: Status, notes: list[str]) -> Cause | None:
 
 
 def _descent(system: System, known: Condition) -> Cause | None:
-    """Why no step along Newton's, of any length, reduces ||F||; None where one does."""
+    """Why no multiple of Newton's step reduces ||F||; None where one does."""
     size, unit = float(norm2(system.F)[0]), eps(system.xp, system.x.dtype)
     if not size > 0 or not known.error > 0:
         return None

@@ -78,9 +78,9 @@ class Explanation:
     Attributes
     ----------
     summary : str
-        How many systems ended how.
+        How many systems ended with each status.
     findings : tuple of Finding
-        At least one for each status other than CONVERGED; anything suspicious about systems that have converged.
+        At least one for each status other than CONVERGED, and one for anything suspicious in converged systems.
     notes : tuple of str
         Results of further checks with the problem, and the sparsity of J that the solve has used.
     """
@@ -228,7 +228,7 @@ def _read_cases(result: NonlinearResult, status: Status, rows: HostArray) -> dic
 def _examine(
     result: NonlinearResult, problem: Any, row: int, case: Case, told: dict[int, tuple[Cause, str]]
 ) -> tuple[list[str], dict[int, tuple[Cause, str]]]:
-    """Check one system with the problem: notes, and all causes, of which what is found replaces what its steps say."""
+    """Check one system with the problem: notes, and all causes; the one found here replaces the one from its steps."""
     (index,) = _indices([row], np.shape(result.status))
     cause, notes = examine(System("explain", problem, result, index or None), case)
     if cause is not None:

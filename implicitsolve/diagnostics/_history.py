@@ -23,9 +23,9 @@ ENDED_WELL = Status.CONVERGED, *STOPPED
 
 @dataclass
 class History:
-    """One solve of one system: `norms` begin at x0, `parts` with the first step; NaN is what was not recorded.
+    """One solve of one system: `norms` begin at x0, `parts` with the first step; unrecorded values are NaN.
 
-    `spent` are residuals and Jacobian products, as the steps count them.
+    `spent` holds the residuals and Jacobian products that the steps counted.
     """
 
     norms: list[float] = field(default_factory=list[float])
@@ -50,7 +50,7 @@ class History:
 
     @property
     def kind(self) -> str:
-        """Which family of methods took the last step, by what it recorded."""
+        """The family of methods that took the last step, inferred from its record."""
         last = {name for name, values in self.parts.items() if values and np.isfinite(values[-1])}
         families = {"forcing": "krylov", "factorized": "block", "krylov_iterations": "homotopy"}
         return next((family for name, family in families.items() if name in last), "fixed point" if last else "")
@@ -70,7 +70,7 @@ class History:
 
     @property
     def tail(self) -> HostArray:
-        """Factors of the last whole steps, at most 4, at the end of which the norm is not zero."""
+        """Factors of the last whole steps, at most 4, that did not end at a zero norm."""
         ratios, lengths = self.ratios, self.part("step_length")
         whole = (lengths == 1.0) & np.isfinite(ratios) & (ratios > 0)
         count = int(np.argmin(np.append(whole[::-1], False)))
@@ -80,7 +80,7 @@ class History:
 def read_histories(result: NonlinearResult, rows: Sequence[int]) -> list[History]:
     """The solve that led to the result, for some systems of the flattened batch.
 
-    A race, or a method that restarts, leaves several for each system: taken is the last one with the result's norm.
+    A race, or a method that restarts, records several for each system: the last with the result's norm is taken.
     """
     size, index_of = np.asarray(result.status).size, {row: place for place, row in enumerate(rows)}
     final, first = (per_system(part, result.status) for part in (result.residual_norm, result.initial_norm))
@@ -103,7 +103,7 @@ def _choose(attempts: dict[int, list[History]], first: float, final: float) -> H
 
 
 def tabulate_norms(histories: Sequence[History], length: int) -> HostArray:
-    """Norms (steps, systems); a system that has ended keeps its last one, and what is not positive is not drawn."""
+    """Norms (steps, systems); a system that has ended keeps its last one, and a value is drawn only if positive."""
     table = np.full((length, len(histories)), np.nan)
     for column, history in enumerate(histories):
         used = history.norms[:length]

@@ -14,7 +14,7 @@ from implicitsolve.structure import BlockBanded, Detection, Grid, Sparse
 
 
 class Pattern(NamedTuple):
-    """The square blocks of J that have entries, their size, and the rows that are full beside them."""
+    """The square blocks of J that have entries, their size, and the full rows in addition to them."""
 
     blocks: Sparse
     size: int = 1
@@ -43,7 +43,7 @@ class Pattern(NamedTuple):
 
 
 def pattern_of(caller: str, given: Any, unknowns: int | None = None) -> Pattern:
-    """The pattern of a structure, of what a search has found, or of what a solve has used."""
+    """The pattern of a structure, of a `Detection`, or of the structure that a solve has used."""
     found: Any = unwrap(given)
     if isinstance(found, BlockBanded):
         if unknowns is None:

@@ -39,7 +39,7 @@ def plot_convergence(
     against : {"steps", "products"}, optional
         "products" counts residuals and Jacobian products; one covers the whole batch.
     label : str, optional
-        Of one result, in the legend.
+        Label of a single result in the legend.
 
     Returns
     -------
@@ -94,7 +94,7 @@ def plot_spectrum(
     Parameters
     ----------
     problem : Problem, callable or Spectrum
-        What `spectrum` takes, or what it returned: that is drawn as it is, the values of I - J.
+        What `spectrum` takes; or its result, whose values, those of I - J, are drawn unchanged.
     x : array_like or NonlinearResult, optional
         The point; needed unless `problem` is a Spectrum.
     ax : matplotlib.axes.Axes, optional
@@ -166,8 +166,8 @@ def plot_structure(structure: Any, unknowns: int | None = None, *, ax: Any = Non
     Returns
     -------
     matplotlib.axes.Axes
-        One square for each entry; above 200 unknowns one for the entries of several rows and columns, the darker the
-        more of them there are.
+        One square for each entry; above 200 unknowns one for several rows and columns, which is darker the more
+        entries they have.
 
     Raises
     ------

@@ -92,7 +92,7 @@ def spectrum(
     x : array_like or NonlinearResult
         The point.
     vectors : int, optional
-        Products, and vectors that are held. Default: 50, or N if that is less; with N of them the values are exact.
+        Number of products and stored vectors. Default: 50, or N if that is less; with N of them the values are exact.
     system : int or tuple of int, optional
         Which system, by its index in the batch. Needed where there is a batch.
     rng : numpy.random.Generator, optional
@@ -113,7 +113,7 @@ def spectrum(
     Values at the edge of the spectrum come first. If the space is exhausted before N vectors, it continues with another
     random one, so that multiple eigenvalues are found as often as they occur.
 
-    `root` solves problems with `halves` for every second block alone, and the values there are the squares of these:
+    `root` solves problems with `halves` for every second block alone, where the values are the squares of these:
     call ``spectrum(even_odd(problem), ...)``.
 
     References
@@ -199,7 +199,7 @@ def _arnoldi(
 ) -> tuple[HostArray, bool]:
     """The Hessenberg matrix (m + 1, m) of a map on (1, N) in an orthonormal basis, and whether m = N.
 
-    The library's own process, in `krylov`, leaves out what a linear solve does not need, and with it eigenvalues.
+    The library's own process, in `krylov`, omits what linear solves do not need but eigenvalues do.
     """
     v = to_host(normal(rng, tuple(system.x.shape), system.x))
     V = np.repeat(v / norm2(v), columns + 1, axis=0)
@@ -222,7 +222,7 @@ def _arnoldi(
 
 
 def _orthogonalize(V: HostArray, w: HostArray) -> tuple[HostArray, HostArray]:
-    """Parts of w (1, N) along orthonormal rows, and the rest: Gram and Schmidt, twice."""
+    """Components of w (1, N) along orthonormal rows, and the remainder, by Gram-Schmidt applied twice."""
     total: HostArray = np.zeros(1)
     for _ in range(2):
         h = w @ V.conj().T

@@ -77,7 +77,7 @@ class System:
 
     @functools.cached_property
     def matrix(self) -> BlockBandedMatrix | SparseMatrix | None:
-        """J of the declared structure, or of one that the solve has detected, or that a search finds in a large J."""
+        """J in the declared structure, or in one that the solve detected or, for a large J, a search finds."""
         if self.problem.block_structure is not None:
             assembler = Assembler(self.whole, central=True)
             return assembler.assemble(self.evaluator, self.x, self.F) if assembler.cost <= DENSE else None
@@ -119,7 +119,7 @@ class System:
             return self.solve(self.J, self.F) if self.factors is None else self.factors.matvec(self.F)
 
     def solve(self, A: LinearOperator, b: Array, failed: list[int] | None = None) -> Array:
-        """A^-1 b by products; the status is added to `failed` if it is one."""
+        """A^-1 b by products; the status of a failure is added to `failed`."""
         result = linear_solve(A, b, stop=LinearStop(max_iterations=2 * self.size))
         if failed is not None:
             failed.extend(np.asarray(result.status)[~np.asarray(result.success)].tolist())
@@ -175,7 +175,7 @@ def condition(
     Notes
     -----
     Up to 500 unknowns J is written out, and the number is exact. A larger J is factored if its sparsity is declared,
-    was detected by the solve of a result, or is found by a search; else it is solved with by LGMRES, to 1e-6. Then
+    was detected by the solve of a result, or is found by a search; else LGMRES solves systems with it, to 1e-6. Then
     ``||J^-1||_1`` is estimated from below by a few solves [1]_, rarely wrong by a factor of 3. Where products are
     differences of the residual, condition numbers above 1e7 are lost in their rounding errors.
 
@@ -234,7 +234,7 @@ def _of_dense(system: System) -> Condition:
 
 
 def _estimate_norm(system: System, product: Callable[[Array], Array], adjoint: Callable[[Array], Array]) -> float:
-    """Estimate of the 1-norm of a map on (1, N): an ascent over columns, and one vector beside it, as in LAPACK."""
+    """Estimate of the 1-norm of a map on (1, N): an ascent over columns, and one further vector, as in LAPACK."""
     N = system.size
 
     def on_host(function: Callable[[Array], Array]) -> Callable[[HostArray], HostArray]:

@@ -37,15 +37,15 @@ class BlockLU(BlockSettings):
         For "auto". In some 10^4 random, graded and nearly singular matrices the scaled residual was at most twice
         `growth`, and below 16 with the default, 16.
     backend : {"auto", "numba", "lapack", "cupy", "reference"}, optional
-        Kernels to use. "auto" decides by library and by the sizes of one system, so that each system of a batch gets
-        the same numbers as alone:
+        Kernels to use. "auto" decides by library and by the sizes of one system, so that each system of a batch has
+        the same solution as alone:
 
         - Numba, if it is installed, for NumPy arrays with T k >= 16: compiled loops. `BlockNewton` takes LAPACK instead
           for a problem without batch axes whose Jacobian has fewer than 30 000 entries: loops compile for seconds;
         - LAPACK's band solvers gttrf and gbtrf for other NumPy arrays with T > 64 or k >= 24, one call a system;
-        - CUDA kernels for real CuPy arrays, by one launch: a thread for each system with k <= 4, some lanes of a warp
+        - CUDA kernels for real CuPy arrays, in one launch: a thread for each system with k <= 4, some lanes of a warp
           with k <= 32 (21 in float64). Block tridiagonal matrices of larger blocks, or with T > 64 (1024 for k <= 4),
-          are reduced as by `CyclicReduction`. For "band" only scalar tridiagonal ones;
+          are reduced as by `CyclicReduction`. For "band", scalar tridiagonal ones only;
         - the array-API reference otherwise, which loops over the blocks of all systems at once. For "band" it sends
           the systems to LAPACK on the host.
 
@@ -66,7 +66,7 @@ class BlockLU(BlockSettings):
     places, against 8 to 16 k^3 of LAPACK's gbtrf; and 6 k^2 for a solve. With other bands ``2/3 + lower + upper +
     2 lower upper`` times k^3, with up to lower + upper in place of upper.
 
-    Memory that the factors hold, in numbers for each system (`Factorization.nbytes` is what they do hold)::
+    Memory of the factors, in numbers for each system (`Factorization.nbytes` is their actual size)::
 
         LAPACK    T k^2 (2 lower + upper + 3), 5 T if k = lower = upper = 1
         Numba     T k^2 (lower + upper + 1), and T k^2 lower for "band"
@@ -127,7 +127,7 @@ def check_matrix(owner: str, A: Any) -> None:
 
 
 def kernel_sizes(blocks: Array, lower: int, upper: int) -> dict[str, Any]:
-    """What the choice of a kernel depends on: not the number of systems, so that a batch changes no system."""
+    """Sizes by which a kernel is chosen; the number of systems is not one, so that a batch changes no system."""
     _, T, _, k, _ = blocks.shape
     return {"length": T, "block_size": k, "lower": lower, "upper": upper}
 
@@ -201,15 +201,15 @@ class CyclicReduction(BlockSettings):
     """Block cyclic reduction of a block-banded matrix, for each system of a batch.
 
     Every second block row is eliminated, all of them at once, and again in the half that is left: log2(T) steps, each
-    of a few products of batches of blocks. For devices and libraries on which a loop over T blocks is slow; in a loop
-    of compiled code `BlockLU` does less.
+    of a few products of batches of blocks. For devices and libraries on which a loop over T blocks is slow; in
+    compiled loops `BlockLU` takes fewer flops.
 
     Parameters
     ----------
     pivoting : {"auto", "block"}, optional
         As in `BlockLU`, which factors systems again with band pivoting where "auto" (the default) needs that.
     refine, growth_limit, backend : int, float, str, optional
-        As in `BlockLU`; a backend "lapack" there is not.
+        As in `BlockLU`; there is no backend "lapack".
 
     Notes
     -----

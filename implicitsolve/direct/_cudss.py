@@ -162,7 +162,7 @@ class _Solver:
 
 
 class _Factors:
-    """Factors of R A C, with diagonal matrices R and C, as those of A; of its transpose, when they are first needed."""
+    """Factors of R A C, with diagonal matrices R and C, as those of A; those of its transpose follow when needed."""
 
     def __init__(self, plan: CuDSSPlan, data: Array, rows: Array, columns: Array) -> None:
         self._plan, self._data, self._scales = plan, data, (rows, columns)

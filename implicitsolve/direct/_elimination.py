@@ -28,11 +28,11 @@ class Elimination:
 
     @classmethod
     def of(cls, structure: Sparse, diagonal: HostArray) -> Elimination | None:
-        """An order of minimum degree on A + A^T, for a diagonal that is zero in places; None if these are too many.
+        """An order of minimum degree on A + A^T, for a diagonal with some zeros; None if these are too many.
 
-        A row with a zero on the diagonal becomes a pivot after a neighbor, from which it gets an entry there. Where
-        most would come before, as in saddle points, both are one node of the graph that is ordered, as in [1]_; in
-        networks of pipes that doubles the fill. Full rows are last, and so are those without such a neighbor.
+        A row with a zero on the diagonal becomes a pivot after a neighbor, whose elimination fills in the zero. If most
+        such rows would precede their neighbors, as in saddle points, each pair is one node of the graph [1]_; in
+        networks of pipes this would double the fill. Full rows are last, as are those without such a neighbor.
 
         References
         ----------
@@ -62,7 +62,7 @@ class Elimination:
 
 
 def _places(A: Any, nodes: HostArray) -> HostArray:
-    """Places by minimum degree of the nodes, -1 last; from SuperLU's incomplete factors, which keep the diagonal."""
+    """Positions of rows by minimum degree of their nodes, -1 last, by SuperLU's ILU, which keeps the diagonal."""
     inner = np.flatnonzero(nodes >= 0)
     used, node = np.unique(nodes[inner], return_inverse=True)
     if used.size < nodes.size:

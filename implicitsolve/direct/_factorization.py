@@ -51,7 +51,7 @@ class FactoredInverse(LinearOperator):
         self.singular_block = per_system(singular, self.batch_shape)
 
     def solve(self, b: Array) -> Array:
-        """Return A^-1 b for each system: `matvec` by the name that solvers have."""
+        """Return A^-1 b for each system: `matvec` under the usual name of solvers."""
         return self.matvec(b)
 
     def solve_adjoint(self, b: Array) -> Array:
@@ -85,8 +85,8 @@ class Factorization(FactoredInverse):
 
     Notes
     -----
-    Vectors have the shape ``(*batch, T, k)`` or ``(*batch, T k)``. They are solved for in the precision of A; complex
-    right-hand sides of a real A as two real ones each.
+    Vectors have the shape ``(*batch, T, k)`` or ``(*batch, T k)``. Solves are in the precision of A; a complex
+    right-hand side of a real A is solved as two real ones.
 
     Examples
     --------
@@ -182,12 +182,12 @@ class _Inverse:
         return x
 
     def take(self, indices: Indices) -> _Inverse:
-        """The inverses of some systems of the flattened batch; A, which may be as large, only where that is used."""
+        """The inverses of some systems of the flattened batch; A, which may be as large, only where it is used."""
         A = self.A.take(indices) if self.A is not None and self.refine else None
         return replace(self, A=A, batch_shape=(len(indices),), factors=self.factors.take(indices))
 
     def _in_precision_of_A(self, b: Array, adjoint: bool) -> Array:
-        """Solve for b (B, T, k, K) in the dtype of A, and return the common one."""
+        """Solve for b (B, T, k, K) in the dtype of A; the result has the common dtype."""
         xp, dtype = array_namespace(b), self.like.dtype
         if is_complex(b) and not xp.isdtype(dtype, "complex floating"):
             K = b.shape[-1]

@@ -1,8 +1,8 @@
 """The order of elimination of a block-banded matrix.
 
-A circle is folded: block t and block T - 1 - t together make one block of a matrix without corners. Bands wider than a
+A periodic band is folded: blocks t and T - 1 - t make one block of a matrix without corners. Bands wider than a
 kernel takes are merged: p neighbours make one block. Both are a table ``order`` (G, p) of the blocks in each new block,
--1 where there is none left; the diagonal of such a place is filled with the largest entry of A.
+-1 where none is left; the diagonal of such a place is filled with the largest entry of A.
 """
 
 from __future__ import annotations

@@ -112,8 +112,8 @@ class Refined:
 class SuperLU:
     """SuperLU, by COLAMD with partial pivoting or with pivots on the diagonal.
 
-    With pivots on the diagonal fill is that of the pattern; with a threshold of 0.1 factors of a diffusion with jumps
-    took minutes. Panels of 8 columns, without relaxed supernodes, took 0.7 of the default's time in the plane of 256^2.
+    With pivots on the diagonal the fill is that of the pattern; with a threshold of 0.1, diffusion with jumps took
+    minutes. Panels of 8 columns, without relaxed supernodes, took 0.7 of the default's time on a grid of 256^2 points.
     """
 
     def __init__(self, structure: Sparse, data: HostArray, elimination: Elimination | None) -> None:
@@ -136,7 +136,7 @@ class SuperLU:
 
 
 class Pardiso:
-    """MKL's PARDISO, by pypardiso: nested dissection, and threads as MKL has."""
+    """MKL's PARDISO, by pypardiso: nested dissection, and MKL's threads."""
 
     is_complex: bool = False
 

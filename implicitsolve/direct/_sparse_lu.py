@@ -36,7 +36,7 @@ DIRECT_LIMIT = 3e4  # nanoseconds an unknown up to which kept factors were not s
 
 @dataclass(frozen=True)
 class FillEstimate:
-    """What a sparse LU factorization will take, guessed from the pattern alone."""
+    """What a sparse LU factorization will take, estimated from the pattern alone."""
 
     entries: float  # of both factors
     operations: float  # nanoseconds that they take, about
@@ -97,7 +97,7 @@ class SparsePlan:
 
     @cached_property
     def is_symmetric(self) -> bool:
-        """Whether so many entries (i, j) have an entry (j, i) that A + A^T is ordered."""
+        """Whether enough entries (i, j) have a counterpart (j, i) for an ordering of A + A^T."""
         structure, pattern = self.structure, self.structure.to_scipy()
         return structure.is_symmetric or pattern.multiply(pattern.T).nnz >= MATCHED * structure.nnz
 
@@ -123,10 +123,10 @@ class SparseLU(LinearMethod):
     Rows and columns of different sizes are scaled. A matrix with more than a quarter of all entries goes to LAPACK's LU
     of the whole array; a pattern that is a narrow band, as it is or after reverse Cuthill-McKee, to its band LU. Any
     other goes to SuperLU [1]_. Where the pattern is about symmetric its pivots are on the diagonal, in an order of
-    minimum degree on A + A^T, full rows last, and rows with a zero there, as in saddle points, after a neighbor: half
+    minimum degree on A + A^T, full rows last, and rows with a zero pivot, as in saddle points, after a neighbor: half
     the fill of COLAMD in the plane, whatever the entries are. Elsewhere it takes COLAMD and partial pivoting. Pivots on
     the diagonal may be small: the residual of one solve is measured. If it is not small, solutions are refined once,
-    and if that does not help, the matrix is factorized again with partial pivoting, as those that follow it are. CuPy
+    and if that does not help, the matrix is factorized again with partial pivoting, as are all that follow it. CuPy
     arrays are factorized on the device by cuDSS (`CuDSSPlan`).
 
     Parameters
@@ -139,7 +139,7 @@ class SparseLU(LinearMethod):
     Raises
     ------
     BackendUnavailable, TypeError
-        If the library of the engine is missing; from `factor`, if A is complex and the engine for real ones.
+        If the library of the engine is missing; from `factor`, if A is complex and the engine is for real matrices.
 
     References
     ----------
@@ -179,7 +179,7 @@ class SparseLU(LinearMethod):
 
 
 def is_factorable(data: HostArray, indices: HostArray, indptr: HostArray) -> bool:
-    """Whether compressed columns are finite, and no row or column is zero: from others SuperLU may never return."""
+    """Whether compressed columns are finite, and no row or column is zero: on others SuperLU may never end."""
     is_used = data != 0
     of_columns = np.diff(np.concatenate([[0], np.cumsum(is_used)])[indptr])
     of_rows = np.bincount(indices, is_used, minlength=of_columns.size)
@@ -278,7 +278,7 @@ class SparseFactorization(FactoredInverse):
     A : SparseMatrix
         The matrix.
     plan : SparsePlan or CuDSSPlan
-        For the next matrix of this pattern.
+        To be passed with the next matrix of this pattern.
     """
 
     def __init__(self, A: SparseMatrix, engines: list[Engine | None], plan: SparsePlan | CuDSSPlan) -> None:

@@ -49,13 +49,13 @@ class LostChunk(Representation):
 class BatchResult(NonlinearResult):
     """Result of `solve_batch`: that of `root` for the whole batch.
 
-    Systems that were not solved have the status LOST or CANCELLED, their start as x (NaN where only workers knew it),
+    Systems that were not solved have the status LOST or CANCELLED, their start as x (NaN where only a worker had it),
     and NaN as `fun` and norms.
 
     Attributes
     ----------
     counts : Counts
-        Calls in all workers, each of which evaluates all systems of a chunk that still run.
+        Calls in all workers; each call evaluates those systems of a chunk that are still running.
     steps : tuple of NewtonStep
         Chunk by chunk.
     lost : tuple of LostChunk
@@ -92,12 +92,12 @@ def solve_batch(
         batch_ndim 1. Workers call it, for data that are too large to send or are read from a file.
     x0 : array_like, optional
         As in `root`. By default the problem's own initial guess, which is computed here for the whole batch; if
-        `problem` is a function, each worker computes those of its systems.
+        `problem` is a function, each worker computes the guesses for its systems.
     count : int, optional
         Number of systems, if `problem` is a function and there is no `x0`.
     executor : concurrent.futures.Executor or int, optional
         A `ProcessPoolExecutor`, a `ThreadPoolExecutor`, mpi4py's `MPIPoolExecutor`, Dask's ``client.get_executor()``,
-        or another object whose ``submit`` returns a future of concurrent.futures, as one made of Ray's tasks does; or a
+        or another object whose ``submit`` returns a future of concurrent.futures, such as one made of Ray's tasks; or a
         number of processes, which this call starts ("spawn") and ends. Default: one process for each CPU, since
         Python's threads share one interpreter.
     workers : int, optional
@@ -105,9 +105,9 @@ def solve_batch(
         time; otherwise all are, but for a `ProcessPoolExecutor`, for which the default is the number of CPUs.
     chunks : int, optional
         Number of contiguous parts of about equal size into which the batch is divided. Default: 4 for each worker. More
-        chunks balance the load better; the systems of larger ones share more of their matrix products.
+        chunks balance the load better; the systems of a larger chunk share more of their matrix products.
     method, stop : optional
-        As in `root`; `max_evaluations` and `max_seconds` limit each chunk, and `cancel` the whole.
+        As in `root`; `max_evaluations` and `max_seconds` limit each chunk, and `cancel` the whole solve.
     progress : callable, optional
         ``progress(done, total)`` is called after each chunk, with numbers of systems. An exception that it raises ends
         the solve.
@@ -220,7 +220,7 @@ class _Batch:
         return math.prod(self.batch_shape)
 
     def start(self, systems: Indices) -> Array | None:
-        """Initial values of some of them, if they are known here."""
+        """Initial values of some systems, if they are known in this process."""
         if self.x0 is None:
             return None
         event_shape = tuple(self.x0.shape[len(self.batch_shape) :])
@@ -275,7 +275,7 @@ class _Batch:
 
 
 def concatenate(results: Sequence[NonlinearResult], batch_ndim: int = 1) -> NonlinearResult:
-    """The results of several solves as that of one batch (B,), in their order; steps keep their numbers of systems."""
+    """The results of several solves, in their order, as one result of a batch (B,); steps keep their system numbers."""
     parts = [_flatten(result, batch_ndim) for result in results]
     xp = array_namespace(results[0].x)
     joined: dict[str, Any] = {
@@ -287,7 +287,7 @@ def concatenate(results: Sequence[NonlinearResult], batch_ndim: int = 1) -> Nonl
 
 
 def select(result: NonlinearResult, rows: Indices, batch_shape: tuple[int, ...], batch_ndim: int = 1) -> dict[str, Any]:
-    """What a result holds for each system, of some systems of the flattened batch, in another batch shape."""
+    """The per-system fields of a result, for some systems of the flattened batch, in another batch shape."""
     xp, flat = array_namespace(result.x), _flatten(result, batch_ndim)
     arrays = {name: gather(flat.pop(name), rows) for name in ("x", "fun")}
     parts: dict[str, Any] = {name: xp.reshape(x, batch_shape + tuple(x.shape[1:])) for name, x in arrays.items()}
@@ -296,7 +296,7 @@ def select(result: NonlinearResult, rows: Indices, batch_shape: tuple[int, ...],
 
 
 def _flatten(result: NonlinearResult, batch_ndim: int) -> dict[str, Any]:
-    """What a result holds for each system of the flattened batch; errors that are not known are NaN."""
+    """The per-system fields of a result, over the flattened batch; unknown errors are NaN."""
     arrays = {"x": result.x, "fun": result.fun}
     found: dict[str, Any] = {
         name: array_namespace(x).reshape(x, (np.size(result.status), *x.shape[batch_ndim:]))
@@ -307,7 +307,7 @@ def _flatten(result: NonlinearResult, batch_ndim: int) -> dict[str, Any]:
 
 
 def unknown(x: Array, status: HostArray) -> NonlinearResult:
-    """A result of systems (B,) of which nothing but x is known."""
+    """A result of systems (B,) for which only x is known."""
     numbers: dict[str, Any] = {name: np.full(status.size, np.nan) for name in NORMS}
     numbers |= {name: np.zeros(status.size, dtype=int) for name in ("iterations", "krylov_iterations")}
     F: Any = array_namespace(x).zeros_like(x) + np.nan

@@ -1,4 +1,4 @@
-"""`checkpointed`: a solve in legs, between which its state is saved in a file that the same solve reads."""
+"""`checkpointed`: a solve in legs; after each, its state is saved in a file from which the solve can resume."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def describe(value: Any) -> str:
 
 
 def content(code: CodeType) -> str:
-    """Hash of what a function does, names and numbers in it included."""
+    """Hash of the code of a function, with the names and numbers in it."""
     constants = [content(part) if isinstance(part, CodeType) else repr(part) for part in code.co_consts]
     return hashlib.sha256(repr((code.co_code, constants, code.co_names)).encode()).hexdigest()[:8]
 
@@ -161,8 +161,8 @@ def checkpointed(
     ------
     TypeError, ValueError
         If an argument is not usable; if the file is damaged; or if it is from a different solve: the message names what
-        differs. Compared are shapes, dtypes, settings, x0, the code of functions and all else that the problem
-        declares; F(x), and the norms of F(x) and F(x0) by a `norm` that is a function, are measured again.
+        differs. Shapes, dtypes, settings, x0, the code of functions and all else that the problem declares are
+        compared; F(x), and the norms of F(x) and F(x0) by a `norm` that is a function, are measured again.
 
     See Also
     --------
@@ -173,7 +173,7 @@ def checkpointed(
     -----
     Each leg is a `root` from the point where the last one ended. What a method carries from step to step (recycled
     Krylov spaces, a factored J and its updates, forcing terms, histories, counters of stagnation) is reset, so that the
-    solve takes other steps than without a file, usually more. The flow in a driven cavity, with
+    steps differ from those without a file, and are usually more. The flow in a driven cavity, with
     1922 unknowns, takes `NewtonKrylov` to 1e-10 in 6 steps and 327 products or residuals; in legs of 5, 2 and 1 steps
     it takes 8, 14 and 14 steps, and 436, 664 and 817 products.
 
@@ -289,7 +289,7 @@ class _Legs:
         record.legs += 1
 
     def _check(self, record: Record) -> None:
-        """Raise unless the problem has the residual of the file, up to its change between adjacent numbers."""
+        """Raise unless F(x) agrees with the file, up to the change of F between adjacent floating-point numbers."""
         ends = record.ends
         xp = array_namespace(ends.x)
         evaluator = Evaluator(self.problem, xp.reshape(ends.x, self.shape))
@@ -307,7 +307,7 @@ class _Legs:
         record.ends = replace(ends, counts=ends.counts + evaluator.tally.counts())
 
     def _compare_norms(self, ends: NonlinearResult, F: Array, first: Array) -> None:
-        """Raise unless today's norm of F, and of F(x0), is that of the file: a name does not identify a function."""
+        """Raise unless the norms of F and F(x0) agree with the file: the name of a norm does not identify it."""
         declared = self.problem.f_scale
         scale = np.ones(F.shape) if declared is None else spread("f_scale", declared, self.shape).reshape(F.shape)
         for kept, value, where in ((ends.residual_norm, F, "x"), (ends.initial_norm, first, "x0")):
@@ -318,7 +318,7 @@ class _Legs:
                 raise self.file.error(f"another `norm`: that of F({where}) {changed}")
 
     def _text_of(self, record: Record, rows: Indices, seen: int, monitor: Monitor) -> Monitor:
-        """The caller's monitor, for a leg whose first `seen` steps it has been called with."""
+        """The caller's monitor for a leg; it has already been called with the first `seen` steps."""
 
         def shown(step: NewtonStep, x: Array, F: Array) -> Any:
             if step.iteration < seen:

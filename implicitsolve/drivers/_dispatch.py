@@ -1,4 +1,4 @@
-"""The chunks of a batch on the workers of an executor, whatever happens to these."""
+"""Dispatch of the chunks of a batch to the workers of an executor, and recovery from the loss of workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WHAT_TO_DO = (
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Some systems of a batch, and how to solve them: what a worker gets."""
+    """Some systems of a batch, with all that a worker needs to solve them."""
 
     systems: Indices  # of the flattened batch
     problem: Problem | Callable[[Indices], Problem]
@@ -94,7 +94,7 @@ class Failure:
 
 
 def work(chunk: Chunk | bytes) -> NonlinearResult | Failure:
-    """Solve a chunk in a worker. Exceptions are returned, so that what the executor raises is its own."""
+    """Solve a chunk in a worker. Exceptions are returned, so that any that is raised comes from the executor."""
     try:
         if isinstance(chunk, bytes):
             try:
@@ -107,7 +107,7 @@ def work(chunk: Chunk | bytes) -> NonlinearResult | Failure:
 
 
 def _begin() -> None:
-    """Initialize a worker process: Ctrl-C is left to the parent, with which the process ends."""
+    """Initialize a worker process: it ignores Ctrl-C, which the parent handles, and ends with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -120,7 +120,7 @@ def _end_with_parent() -> None:
 
 @dataclass
 class Pool:
-    """An executor, and its properties that `Dispatch` uses."""
+    """An executor, with the properties that `Dispatch` uses."""
 
     executor: Executor  # of the caller, or processes of this call
     workers: int  # a guess for the caller's executor
@@ -206,7 +206,7 @@ class Dispatch:
         self.done = self.total = 0  # systems
 
     def run(self, tasks: list[Task]) -> None:
-        """Solve all chunks, but for those that are lost or cancelled."""
+        """Solve all chunks except those that are lost or cancelled."""
         self.total = sum(task.systems.size for task in tasks)
         try:
             self._pass(tasks, self.pool.places or len(tasks), is_last=not self.pool.has_processes)
@@ -217,7 +217,7 @@ class Dispatch:
             self.pool.end(kill=bool(self.running))
 
     def _pass(self, tasks: list[Task], places: int, *, is_last: bool) -> None:
-        """Submit chunks, `places` at a time; in the last pass those that fail are lost, else suspected."""
+        """Submit chunks, `places` at a time; those that fail are lost in the last pass, and suspected before it."""
         waiting = deque(tasks)
         while waiting or self.running:
             if self.cancel is not None and self.cancel.is_set():

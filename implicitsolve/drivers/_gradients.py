@@ -40,14 +40,14 @@ class StreamGradients(Ending):
     Attributes
     ----------
     gradients : dict of str to Array
-        Sums over the counted systems; of what belongs to one system, such as a layer's inputs, one for each, zero
-        for those that are not counted.
+        Sums over the counted systems. A parameter of single systems, such as a layer's inputs, has one gradient for
+        each system, zero where it is not counted.
     solution : NonlinearResult
         Of all systems, as in `solve_stream`.
     adjoint : Array
         Solutions of J^H adjoint = cotangent, shaped like x; zero for systems that are not counted.
     status : ndarray of int
-        CONVERGED where both solves have, else the status of the one that failed.
+        CONVERGED where both solves converged, else the status of the one that failed.
     counted : ndarray of bool
         Systems whose gradients are in the sums.
     counts : Counts
@@ -81,7 +81,7 @@ def stream_gradients(
 ) -> StreamGradients:
     """Solve a batch, and the adjoint systems of a loss, with at most `batch_size` active systems; sum the gradients.
 
-    One call is what one step of an optimizer needs: the systems of the step, any number of them, pass through a batch
+    One call serves one step of an optimizer: the systems of the step, any number of them, pass through a batch
     that is refilled, first forward and then backward. The gradients are those of `root` and `pull_back` for the whole
     batch, up to the tolerances.
 

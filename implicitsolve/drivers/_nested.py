@@ -28,11 +28,11 @@ UNSOLVED = 0.01  # of an unknown, or of a mean one, that a step changes after a 
 
 
 class Nested:
-    """A system in its outer unknowns alone: those of groups are solved for inside each residual.
+    """A system in its outer unknowns alone: those in groups are solved for inside each residual.
 
     With the unknowns x = (e, y), the groups y follow from F_i(e, y) = 0, one group after the other, and Newton's method
     is left with R(e) = F_o(e, y(e)): nonlinear elimination [1]_, which often converges where it fails on all of F.
-    Products with the Jacobian of R are exact, Schur complements of J(x), and its inverse is a part of that of J.
+    The Jacobian of R is a Schur complement of J(x): its products are exact, and its inverse is a block of J^-1.
 
     Parameters
     ----------
@@ -45,17 +45,17 @@ class Nested:
     x0 : array_like
         Start of all unknowns.
     equations : sequence of (array_like of int), optional
-        The equations that determine each group. Default: those of the numbers of its unknowns.
+        The equations that determine each group. Default: those with the indices of its unknowns.
     inner : str, solver or callable, optional
         The method that solves each group, as for `root`; or a function ``inner(x)`` that returns x with all groups
-        solved, as a program has whose components have solvers of their own. Default "auto".
+        solved, for programs whose components have solvers of their own. Default "auto".
     stop : NonlinearStop, optional
-        Stopping rule of the solves of the groups. Default: ``NonlinearStop(xtol=1e-10)``.
+        Stopping rule of the group solves. Default: ``NonlinearStop(xtol=1e-10)``.
 
     Attributes
     ----------
     problem : Problem
-        R(e) = 0, with the start that x0 has. Where a group cannot be solved, R is NaN, and a line search steps back.
+        R(e) = 0, with its start from x0. Where a group cannot be solved, R is NaN, and a line search steps back.
     outer : ndarray of int
         The indices of the outer unknowns.
     results : list of NonlinearResult
@@ -69,7 +69,7 @@ class Nested:
         If indices are not integers.
     ValueError
         If a group is empty, an index is out of range or in two groups, no unknown is left outside, there are not as
-        many equations as unknowns, or the problem is a batch. While `problem` is solved: if J shows that a group
+        many equations as unknowns, or the problem is a batch. During the solve of `problem`: if J shows that a group
         depends on a later one, or that a function `inner` leaves one unsolved.
 
     See Also
@@ -78,8 +78,8 @@ class Nested:
 
     Notes
     -----
-    Each group starts from its last solution, and if that fails from x0. One residual costs those of the groups' solves,
-    each a call of the whole F; one Jacobian that of the whole and two factorizations. The stopping rule of `root` holds
+    Each group starts from its last solution and, if that fails, from x0. One residual costs those of the group solves,
+    each a call of the whole F; one Jacobian costs that of F and two factorizations. The stopping rule of `root` holds
     for R and e. ``root(problem, nested.expand(result.x))`` judges all of F and x; it succeeds only if the inner solves
     are as accurate as its own rule requires, which those of another program may not be.
 
@@ -143,7 +143,7 @@ class Nested:
 
     @property
     def problem(self) -> Problem:
-        """R(e) = 0, with the start that x0 has."""
+        """R(e) = 0, with its start from x0."""
         of_unknowns = {name: self._part(name, self.outer) for name in ("bounds", "x_scale", "names")}
         of_equations = {name: self._part(name, self.left) for name in ("f_scale", "equations")}
         return Problem(
@@ -157,7 +157,7 @@ class Nested:
         )
 
     def expand(self, e: ArrayArgument) -> HostArray:
-        """Return the whole state of outer unknowns: the groups solved, or where that fails their last solution."""
+        """Return the whole state for given outer unknowns: groups solved, or at their last solution if that fails."""
         x = self._solved(np.asarray(e))
         return _placed(self._latest, self.outer, np.asarray(e)) if x is None else x
 
@@ -186,7 +186,7 @@ class Nested:
         return F[self.left], schur._alike(schur.matvec, schur.rmatvec, inverse=inverse)
 
     def _check_order(self, rows: Any) -> None:
-        """Raise where a group depends on a later one, by the rows of J of all groups."""
+        """Raise where a group depends on a later one, as the rows of J for the groups show."""
         owner = np.full(self.x0.size, -1)
         for number, group in enumerate(self.groups):
             owner[group] = number
@@ -230,7 +230,7 @@ class Nested:
         return x
 
     def _solve_group(self, group: HostArray, equations: HostArray, x: HostArray) -> NonlinearResult:
-        """The solution of a group with the others as they are, from its last one, or else from x0."""
+        """The solution of a group with the others fixed; the solve starts from the last one, or else from x0."""
         whole, pattern = self.whole, self.whole.structure
 
         def jac(z: HostArray) -> Any:
@@ -266,7 +266,7 @@ class Nested:
         return np.asarray(self.whole.residual(x.copy())).reshape(-1)
 
     def _part(self, name: str, part: HostArray) -> Any:
-        """What the whole problem declares of some of its unknowns or equations."""
+        """A declaration of the whole problem, restricted to some of its unknowns or equations."""
         given = getattr(self.whole, name)
         if given is None or isinstance(given, str):
             return given

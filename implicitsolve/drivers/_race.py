@@ -24,7 +24,7 @@ from implicitsolve.stopping import NonlinearStop, check_generator
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class RaceResult(NonlinearResult):
-    """Result of `race`: that of `root`, with what the winners found.
+    """Result of `race`: that of `root`, with the values of the winners.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class RaceResult(NonlinearResult):
         Position in `starts` of the start that converged first; -1 where none did. There the other fields are those of
         the start that ended with the smallest residual.
     initial_norm : float or ndarray
-        Norm of F at the first start where it is finite: what the tolerance is relative to.
+        Norm of F at the first start where it is finite: the reference of the relative tolerance.
     counts : Counts
         Calls for all starts; one call evaluates all active systems of the race.
     steps : tuple of NewtonStep
@@ -73,7 +73,7 @@ def race(
     Returns
     -------
     RaceResult
-        As in `root`, and the `winner` of each system. Of starts that converge in the same step the earlier one in
+        As in `root`, and the `winner` of each system. If several starts converge in the same step, the first in
         `starts` wins.
 
     See Also
@@ -149,7 +149,7 @@ def _together(
 def _in_turn(
     problem: Problem, values: list[Array], solver: NonlinearMethod, stop: NonlinearStop, monitor: Monitor
 ) -> list[NonlinearResult]:
-    """Solve from one start after the other, until all systems have converged from one or the other."""
+    """Try one start after the other, until each system has converged from one of them."""
     results: list[NonlinearResult] = []
     won: Any = False
     begin = time.monotonic()

@@ -52,8 +52,8 @@ def solve_stream(
         As in `root`. `Anderson`, `Picard` and `NewtonKrylov` admit systems between steps; `BlockNewton`, `Broyden`,
         `Homotopy` and others begin with the next ones when all have ended.
     stop : NonlinearStop, optional
-        As in `root`; its `max_iterations` counts each system's own steps. Systems that wait when the solve reaches
-        another limit take one residual, for each `batch_size` of them.
+        As in `root`; its `max_iterations` counts each system's own steps. If the solve reaches another limit, the
+        waiting systems take one residual for each `batch_size` of them.
     monitor : callable, optional
         As in `root`; a step's `running` includes the systems that wait.
 
@@ -68,13 +68,13 @@ def solve_stream(
 
     Notes
     -----
-    A stream of a fixed-point method takes one call of the residual per step, of running and starting systems together.
+    A stream with a fixed-point method takes one residual call per step, of running and starting systems together.
     The steps of `NewtonKrylov` take as many products as the slowest of their linear solves: full places save fewer
     calls there, and none where all systems take about as many steps. Systems that have ended cost nothing in
     `root` either: the products of a system are the same. Krylov spaces, histories and linearizations are held for
     `batch_size` systems (x0, x and F for all). Systems begin in the order of the batch.
 
-    The occupied part of the places while systems wait is the mean of ``(step.systems.size + step.started) /
+    The fraction of places in use while systems wait is the mean of ``(step.systems.size + step.started) /
     batch_size`` over the steps of ``result.steps`` with ``step.waiting > 0``.
 
     Examples

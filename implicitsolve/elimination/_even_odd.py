@@ -22,9 +22,9 @@ from implicitsolve.structure import BlockBanded, Coupling, Halves
 def even_odd(problem: Problem) -> Problem:
     """Eliminate every second block of a system x = G(x) that couples nearest neighbours only.
 
-    Blocks 0, 2, 4, ... are explicit functions of blocks 1, 3, 5, ...; put into the equations of these, they leave a
-    problem in half the unknowns, ``R(e) = e - G_kept(G_eliminated(e))``, whose Jacobian is I minus a product of two
-    couplings: the eigenvalues mu of dG/dx that stand for it are squared, and fixed-point and Krylov methods need about
+    Blocks 0, 2, 4, ... are explicit functions of blocks 1, 3, 5, ...; substituted into the equations of the
+    latter, they leave a problem in half the unknowns, ``R(e) = e - G_kept(G_eliminated(e))``. Its Jacobian is I minus
+    a product of two couplings: the eigenvalues mu of dG/dx become mu^2, and fixed-point and Krylov methods need about
     half the iterations. `root`, `pull_back` and `push_forward` do this automatically; `expand` gives the whole state.
 
     Parameters
@@ -95,7 +95,7 @@ def expand(problem: Problem, kept: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class EvenOdd:
-    """A problem without its eliminated blocks, as `root` solves it, and the way back."""
+    """A problem without its eliminated blocks, as `root` solves it, and the recovery of the whole state."""
 
     whole: Problem
     length: int = 0  # of the whole states in blocks, for the way back
@@ -193,13 +193,13 @@ class EvenOdd:
         return mapped(monitor, lambda x, F: (expand(self.whole, x), self.pad(F, self.axis)))
 
     def _remember(self, e: Array, eliminated: Array) -> None:
-        """Keep the eliminated blocks of the latest point, mostly the solution, on the way back from `root`."""
+        """Keep the eliminated blocks of the latest point, which usually is the solution, for `whole_state`."""
         if self.length and isinstance(e, np.ndarray):  # on a device the host would have to wait for a comparison
             own = np.require(eliminated, requirements="W") if self.whole.pure else np.array(eliminated)
             self.latest[:] = [(e.copy(), own)]
 
     def whole_state(self, e: Array) -> Array:
-        """All blocks, by half a residual unless it is the latest point."""
+        """All blocks; the eliminated ones cost half a residual, unless this is the latest point."""
         for kept, eliminated in self.latest:
             if kept.shape == e.shape and (kept == e).all():
                 return merge(eliminated, e, self.axis)

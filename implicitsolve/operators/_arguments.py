@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def multiply(product: Matvec, v: Array, batch_shape: Shape, expected: Shape, returned: Shape, name: str) -> Array:
-    """The product with v, whose systems have the shape that is expected or are flat; then so is the result."""
+    """The product with v, whose systems have the expected shape or are flat; a flat v gives a flat result."""
     v = v if is_array(v) else np.asarray(v)
     full = batch_shape + expected
     if v.shape == full:
@@ -44,7 +44,7 @@ def multiply_columns(product: Matvec, columns: Array, batch_shape: Shape, rows: 
 
 
 def multiply_stacked(owner: str, A: Any, product: Matvec, columns: Any) -> Array:
-    """The products with all columns (*batch_shape, N, K) at once, by one with a state that has them as last axis."""
+    """The products with all columns (*batch_shape, N, K) at once, by one product with a state of last axis K."""
     columns = checked_columns(owner, columns, A.batch_shape, A.shape[1])
     xp = array_namespace(columns)
     stacked = xp.reshape(columns, (*A.batch_shape, *A.in_shape, columns.shape[-1]))
@@ -88,7 +88,7 @@ def common_dtype(a: Any, b: Any) -> Any:
 
 
 def checked_dtype(dtype: DType) -> Any:
-    """NumPy's form of a NumPy dtype; other libraries' as they are."""
+    """NumPy's form of a NumPy dtype; the dtypes of other libraries are returned unchanged."""
     try:
         own = host_dtype(dtype)
         return own if isinstance(dtype, str | type | np.dtype) else dtype

@@ -290,7 +290,7 @@ class LinearOperator:
         )
 
     def _alike(self, matvec: Matvec, rmatvec: Matvec | None = None, **others: Any) -> LinearOperator:
-        """Operator by these products, of the same shapes, batch and dtype where `others` have none."""
+        """Operator with these products, and with this one's shapes, batch and dtype unless `others` gives them."""
         names = "in_shape", "out_shape", "batch_shape", "dtype"
         return LinearOperator(matvec, rmatvec, **{name: getattr(self, name) for name in names} | others)
 

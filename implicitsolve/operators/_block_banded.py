@@ -28,7 +28,7 @@ class BlockBandedMatrix(LinearOperator):
         block row t and block column ``t + j - lower``. Where that column is outside 0..T-1 the entry is ignored,
         whatever it holds. Not copied: an array that changes later may or may not change A.
     lower, upper : int
-        Number of block diagonals below and above the main one. They may be more than there are blocks.
+        Number of block diagonals below and above the main one. They may exceed the number of blocks.
     periodic : bool, optional
         Whether block columns wrap, ``(t + j - lower) % T``, so that A has blocks in its corners. Needs
         ``T >= lower + upper + 1``. Default False.
@@ -44,7 +44,7 @@ class BlockBandedMatrix(LinearOperator):
     block_size : int
         Rows of a block, k.
     structure : BlockBanded
-        The four of them together.
+        Bandwidths, block size and `periodic` together.
 
     Raises
     ------
@@ -57,10 +57,10 @@ class BlockBandedMatrix(LinearOperator):
     for each system. On NumPy arrays, fewer than 4 columns (any number for k = 1) are multiplied by SciPy's compiled BSR
     product, which needs 4 more bytes per block (and a copy of the blocks if some outside the matrix are not zero). More
     columns and other libraries use a batched product of dense blocks for each block diagonal. On NumPy arrays the first
-    adjoint product stores the blocks of A^H: as much again. Of a band of more than 8 block diagonals SciPy's product
-    skips those that hold zeros alone, if they are most.
+    adjoint product stores the blocks of A^H, as many as those of A. In a band of more than 8 block diagonals, SciPy's
+    product skips those that are zero, if they are the majority.
 
-    Sums and differences of two such matrices, multiples, `H` and `T` are such matrices; a product of two, or a sum with
+    Sums, differences and multiples of such matrices, `H` and `T` are of this class; a product of two, or a sum with
     another operator, is a `LinearOperator`.
 
     Examples
@@ -160,7 +160,7 @@ class BlockBandedMatrix(LinearOperator):
         return BlockBandedMatrix(blocks, lower=self.upper, upper=self.lower, periodic=self.periodic)
 
     def __add__(self, other: Any) -> LinearOperator:
-        """Sum; of two block-banded matrices, a block-banded one with every block diagonal of either."""
+        """Sum: for two block-banded matrices, a block-banded one with the block diagonals of both."""
         if not isinstance(other, BlockBandedMatrix) or not self._adds_to(other):
             return super().__add__(other)
         lower, upper = max(self.lower, other.lower), max(self.upper, other.upper)
@@ -210,16 +210,16 @@ class BlockBandedMatrix(LinearOperator):
 
     @classmethod
     def from_dense(cls, A: Any, structure: BlockBanded) -> BlockBandedMatrix:
-        """Return the matrix with the entries of an array ``(*batch, N, N)``, whose blocks `structure` says.
+        """Return the matrix with the entries of an array ``(*batch, N, N)``, in the blocks of `structure`.
 
-        A ValueError says that the shape does not fit, or that an entry outside the structure is not zero.
+        Raises ValueError if the shape does not fit, or an entry outside the structure is not zero.
         """
         return _matrix(storage.from_dense(as_inexact(A, "A"), structure), structure)
 
     def to_sparse(self, format: str = "bsr") -> Any:
         """Return one system's matrix as a SciPy sparse array with every block of the band, zero or not.
 
-        The `format` is "bsr" (default), "csr" or "csc". A ValueError says that there is more than one system.
+        The `format` is "bsr" (default), "csr" or "csc". Raises ValueError for more than one system.
         """
         return storage.to_sparse(self.blocks, self.structure, format)
 
@@ -233,7 +233,7 @@ class BlockBandedMatrix(LinearOperator):
         """Return the matrix given in LAPACK's band storage, with blocks of one entry.
 
         As in `scipy.linalg.solve_banded`, `l_and_u` are the diagonals below and above the main one, and `ab` is the
-        band, ``(*batch, kl + ku + 1, N)``, whose unused corners are ignored. A ValueError says that that does not fit.
+        band, ``(*batch, kl + ku + 1, N)``, whose unused corners are ignored. Raises ValueError where it does not fit.
         """
         return _matrix(storage.from_banded(l_and_u, as_inexact(ab, "ab")), BlockBanded(*l_and_u))
 

@@ -97,7 +97,7 @@ def _sparse_times(A: Any, x: HostArray) -> HostArray:
 
 
 def _block_diagonal_sparse(blocks: HostArray, lower: int, periodic: bool) -> Any:
-    """SciPy's matrix of the whole batch, with the same blocks unless some outside it, or most diagonals, are zero."""
+    """SciPy's matrix of the whole batch; blocks are copied only to clear those outside it or to omit zero diagonals."""
     length, width, k = blocks.shape[-4:-1]
     data = blocks.reshape(-1, length, width, k, k)
     if not periodic:
@@ -162,7 +162,7 @@ def from_dense(A: Array, structure: BlockBanded) -> Array:
 
 
 def _diagonals(length: int, structure: BlockBanded) -> list[tuple[slice, slice, int]]:
-    """Rows of each block diagonal j, and where its blocks are in the T x T blocks laid out in one row."""
+    """Rows of each block diagonal j, and the positions of its blocks among the T x T blocks, row by row."""
     return [
         (rows, slice(rows.start * length + columns.start, (rows.stop - 1) * length + columns.stop, length + 1), j)
         for j in range(structure.width)

@@ -81,7 +81,7 @@ def is_cupy_sparse(A: Any) -> bool:
 
 
 def as_inverse(M: Any, name: str, in_shape: tuple[int, ...], batch_shape: tuple[int, ...] = ()) -> LinearOperator:
-    """What a caller gave as approximate inverse, as an operator.
+    """A caller's approximate inverse, in any accepted form, as an operator.
 
     Beside what `aslinearoperator` takes: factors (`scipy.sparse.linalg.splu`, anything with `solve` and `shape`) and
     the bound method itself, both for one flat system; a multigrid hierarchy (`aspreconditioner`, as pyamg's); and a

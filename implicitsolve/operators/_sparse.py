@@ -24,7 +24,7 @@ class SparseMatrix(LinearOperator):
     """A square sparse matrix; or the matrices of a batch of systems, which share one pattern.
 
     The entries `data` (..., nnz), with a batch in front, are in the order of ``structure.indices``, by columns.
-    NumPy arrays are multiplied by SciPy, those of other libraries where they are, in an order that is always the same.
+    NumPy arrays are multiplied by SciPy, those of other libraries on their device, in a fixed order of summation.
     """
 
     def __init__(self, data: Any, structure: Sparse) -> None:
@@ -96,7 +96,7 @@ class SparseMatrix(LinearOperator):
         return self._spread(self.structure.indices[on_it], from_host(on_it, self.data), (self.structure.unknowns,))
 
     def plus_diagonal(self, d: Array) -> SparseMatrix:
-        """Return the matrices with d, ``(*batch, N)``, added to their diagonals, which are in the pattern then."""
+        """Return the matrices with d, ``(*batch, N)``, added to their diagonals; the pattern then includes these."""
         pattern, *places = self.structure.with_diagonal
         own, diagonal = places if isinstance(d, np.ndarray) else device_pattern(self.structure, d).sent(places, d)
         shape = (*self.batch_shape, pattern.nnz)
@@ -130,9 +130,9 @@ def _each(parts: list[Any], v: Any, *, adjoint: bool) -> Array:
 
 
 class Segments:
-    """Reductions over segments of the last axis, in an order that is always the same: atomic additions have none.
+    """Reductions over segments of the last axis, in a fixed order, which atomic additions do not have.
 
-    `order` are the places of the entries, segment after segment, `counts` the lengths of the segments.
+    `order` holds the positions of the entries, segment after segment, `counts` the lengths of the segments.
     """
 
     def __init__(self, order: HostArray, counts: HostArray, like: Array) -> None:
@@ -166,7 +166,7 @@ class Segments:
 
 
 class DevicePattern:
-    """The index arrays of a pattern where the entries are, and products with them."""
+    """The index arrays of a pattern on the device of the entries, and products with them."""
 
     def __init__(self, structure: Sparse, like: Array) -> None:
         self.rows: Array = from_host(structure.indices, like)
@@ -177,7 +177,7 @@ class DevicePattern:
         self.over_columns: Segments = Segments(np.arange(structure.nnz), np.diff(structure.indptr), like)
 
     def sent(self, places: list[HostArray], like: Array) -> list[Array]:
-        """The places of `Sparse.with_diagonal` there."""
+        """The positions that `Sparse.with_diagonal` returns, on the device."""
         if self._with_diagonal is None:
             self._with_diagonal = [from_host(part, like) for part in places]
         return self._with_diagonal
@@ -197,7 +197,7 @@ _patterns: WeakKeyDictionary[Sparse, dict[Any, DevicePattern]] = WeakKeyDictiona
 
 
 def device_pattern(structure: Sparse, like: Array) -> DevicePattern:
-    """The pattern where `like` is: sent there once."""
+    """The pattern on the device of `like`, to which it is copied once."""
     known, where = _patterns.setdefault(structure, {}), (type(like), str(device(like)))
     if where not in known:
         known[where] = DevicePattern(structure, like)

@@ -21,10 +21,10 @@ T = TypeVar("T")
 def guarded(
     A: LinearOperator, name: str, count: Callable[[str], None] | None = None, *, copies: bool = True
 ) -> LinearOperator:
-    """Return the square operator `A` on arrays (B, N): each product is counted, and what it returns checked.
+    """Return the square operator `A` on arrays (B, N): each product is counted, and its result checked.
 
-    `name` is what messages call it, ``count("jvps")`` or ``count("vjps")`` is called before each product, and `copies`
-    is whether `A` is given, and returns, copies. A product raises a TypeError where it returns no numbers, or
+    `name` is its name in messages; ``count("jvps")`` or ``count("vjps")`` is called before each product; `copies`
+    states whether arguments and results are copied. A product raises a TypeError where it returns no numbers, or
     complex ones for a real vector, and a ValueError where their shape is wrong.
     """
     flat = A.flat()
@@ -115,7 +115,7 @@ def stacked(operators: Sequence[LinearOperator]) -> LinearOperator:
 
 
 def _take_from(parts: Sequence[LinearOperator], ends: Indices, indices: Indices) -> LinearOperator:
-    """Some systems of a batch that consists of parts, which end at these places."""
+    """Some systems of a batch that consists of parts; these end at the positions `ends`."""
     owners = np.searchsorted(ends, indices, side="right")
     runs = np.split(indices, np.flatnonzero(np.diff(owners)) + 1)
     owned = zip(owners[np.cumsum([0, *(run.size for run in runs[:-1])])].tolist(), runs)
@@ -162,7 +162,7 @@ class SystemArrays:
             setattr(self, name, found[id(part)])
 
     def concat(self, other: Self, systems: int) -> Self:
-        """Return the record of the present systems, which are that many, followed by those of another one."""
+        """Return the record of the present systems, whose number is `systems`, followed by those of another."""
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         return type(self)(*(_join(first, second, systems) for first, second in pairs))
 

@@ -54,7 +54,7 @@ class Neumann(Preconditioner):
         n, the order of the polynomial, as in `TruncatedInverse`. Default 1, as in most experiments of [1]_; 0 is
         `BlockJacobi`.
     scaled : bool, optional
-        Whether D holds the diagonal blocks. With False D is I, and the polynomial that of [1]_ for layers h = F(h),
+        Whether D holds the diagonal blocks. With False D is I: the polynomial of [1]_ for layers h = F(h),
         whose A is near the identity. Default True.
 
     Notes
@@ -112,10 +112,10 @@ class BlockGaussSeidel(Preconditioner):
     Parameters
     ----------
     sweeps : int, optional
-        How often, each after the first on the residual that is left: x <- x + M^-1 (b - A x). Default 1, since a
-        Krylov method makes better use of the products.
+        Number of sweeps; those after the first act on the remaining residual: x <- x + M^-1 (b - A x). Default 1,
+        since a Krylov method makes better use of the products.
     order : {"forward", "backward", "symmetric"}, optional
-        Default: "symmetric". "forward" is half of its cost, and exact, where nothing depends on later blocks: for a
+        Default: "symmetric". "forward" costs half as much, and is exact where no block depends on later ones: for a
         recurrence, or transport towards larger t.
 
     Notes
@@ -123,9 +123,9 @@ class BlockGaussSeidel(Preconditioner):
     `build` inverts the diagonal blocks and multiplies the others by them: 2 T (lower + upper + 1) k^3 flops, and as
     many numbers as A are kept (A too, for more sweeps). A symmetric sweep takes the flops of a product with A, one in
     one direction about half; each further sweep one product more. The blocks are solved for one after another: on NumPy
-    arrays by SuperLU's triangular solves, in 3 to 8 times a product's time, in other libraries by a loop over those
-    blocks that do not wait for each other: T steps for a band, slow on a GPU.
-    In a circle the corners are part of L and U. Diagonal blocks without a finite inverse are treated as by
+    arrays by SuperLU's triangular solves, in 3 to 8 times a product's time, in other libraries by a loop over sets of
+    mutually independent blocks: T steps for a band, slow on a GPU.
+    In a periodic matrix the corners are part of L and U. Diagonal blocks without a finite inverse are treated as by
     `BlockJacobi`, and entries of D^-1 L that are not finite are left out.
 
     References
@@ -175,8 +175,8 @@ def triangle(diagonals: Diagonals, D_inverse: Array, length: int, *, below: bool
 class BlockILU(Preconditioner):
     """Incomplete block LU factorization without fill, ILU(0): blocks that are zero in A stay zero.
 
-    For wide bands of which only a few block diagonals hold anything, such as a stencil in the plane whose points are
-    numbered line by line: there the complete factorization fills the whole band.
+    For wide bands in which only a few block diagonals are not zero, such as that of a stencil in the plane whose points
+    are numbered line by line: there the complete factorization fills the whole band.
 
     Notes
     -----
@@ -184,8 +184,8 @@ class BlockILU(Preconditioner):
     (unless it meets a singular block).
 
     `build` costs 2 k^3 flops for each pair of a block below the diagonal and a block of the row it points to that meet
-    in a block of A, and keeps the blocks that are not zero. It takes one step for all blocks that do not wait for each
-    other, n + m - 1 of them on a grid of n x m points, 0.1 to 0.2 ms each on NumPy arrays. A product takes the flops of
+    in a block of A, and keeps the blocks that are not zero. It takes one step for each set of mutually
+    independent blocks, n + m - 1 on n x m grid points, 0.1 to 0.2 ms each on NumPy arrays. A product takes the flops of
     one with the nonzero blocks of A: by SuperLU's or LAPACK's triangular solves on NumPy arrays (0.2 ms for 6400 points
     of a five-point stencil, where the product with A takes 0.02 ms), in as many steps elsewhere.
 
@@ -227,7 +227,7 @@ class BlockILU(Preconditioner):
 
 
 def _has_no_gaps(diagonals: Diagonals, lower: int, upper: int) -> bool:
-    """Whether every system has something in each block diagonal, the main one aside."""
+    """Whether every block diagonal, except the main one, is nonzero in every system."""
     xp = array_namespace(*diagonals.values())
     if len(diagonals) <= lower + upper:
         return False
@@ -236,7 +236,7 @@ def _has_no_gaps(diagonals: Diagonals, lower: int, upper: int) -> bool:
 
 
 def _incomplete(diagonals: Diagonals, length: int) -> Split:
-    """ILU(0), row after row (Saad, algorithm 10.4), all rows at once that do not wait for each other."""
+    """ILU(0) by rows (Saad, algorithm 10.4), with all mutually independent rows at once."""
     xp = array_namespace(diagonals[0])
     scales = functools.cache(lambda: xp.permute_dims(parts.row_scales(diagonals, length), (1, 0)))
 

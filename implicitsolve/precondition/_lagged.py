@@ -28,7 +28,7 @@ UNLIMITED = 2**31 - 1  # iterations: the largest number of 32 bits
 
 
 class BatchedInverse:
-    """One inverse for each system, in parts (systems, inverse), of which later ones hold; else the identity."""
+    """One inverse for each system, in parts (systems, inverse); the latest part holds; else the identity."""
 
     def __init__(self, parts: list[tuple[Indices, Any]] | None = None) -> None:
         self.parts: list[tuple[Indices, Any]] = [] if parts is None else parts
@@ -55,7 +55,7 @@ class BatchedInverse:
         self.parts = [*self.parts[:1], *_without(self.parts[1:], rows), (rows, inverse)]
 
     def release(self, rows: Indices) -> None:
-        """Drop the inverses of systems that are to get others; those of a few are not copied out of the first part."""
+        """Drop the inverses of systems that are to get new ones; for a few systems the first part is not copied."""
         hidden = np.concatenate([rows, *(part for part, _ in self.parts[1:])])
         if self.parts and hidden.size > FEW * self.parts[0][0].size:
             self.parts = _without(self.parts[:1], hidden) + _without(self.parts[1:], rows)
@@ -104,14 +104,14 @@ class Lagged:
         Build at the first step. With False nothing is built until products have cost as much as an assembly. Default
         True.
     structure : BlockBanded, Sparse or Grid, optional
-        Where the part of J is that is assembled, such as a local operator to which a mean or an integral is added.
+        Structure of the part of J that is assembled, such as a local operator to which a mean or integral is added.
         Default: what the problem declares.
 
     Notes
     -----
-    Each system is rebuilt when the products that its solves took beyond those of the first solve with this
-    preconditioner sum up to the products of an assembly: at most twice the cost of the best moment in hindsight. A
-    single solve ends early, with what it has, once it has taken that many more (at least 5) than the first.
+    A system's preconditioner is rebuilt when the products of its solves, in excess of those of the first solve with
+    it, add up to the cost of an assembly: at most twice the cost of the best moment in hindsight. A single solve ends
+    early, with the iterate it has, once its own excess reaches that cost (at least 5 products).
 
     Examples
     --------
@@ -140,7 +140,7 @@ class Lagged:
 
 
 def lagged(preconditioner: Any, evaluator: Evaluator, systems: int) -> LaggedInverse | None:
-    """State of a lagged preconditioner for these settings; None if they are no such settings."""
+    """State of a lagged preconditioner for these settings; None if they are other settings."""
     if builds_inverse(preconditioner):
         preconditioner = Lagged(preconditioner=preconditioner)
     if not isinstance(preconditioner, Lagged):
@@ -220,7 +220,7 @@ class LaggedInverse:
         return np.where(self._is_stale, self.state.usual + max(self.assembler.cost, PATIENCE), UNLIMITED)
 
     def expire(self, failed: HostArray) -> HostArray:
-        """Have stale preconditioners with which the solve failed rebuilt; return for which systems that helps."""
+        """Mark stale preconditioners with which the solve failed for a rebuild; return the systems concerned."""
         stale = failed & self._is_stale
         self.state.excess[stale] = self.assembler.cost
         return stale

@@ -114,7 +114,7 @@ def finite(x: Array) -> Array:
 
 
 class Split:
-    """(I + U)^-1 D^-1 (I + L)^-1 on arrays (B, T, k), with strictly triangular L and U; what is None is I."""
+    """(I + U)^-1 D^-1 (I + L)^-1 on arrays (B, T, k), with strictly triangular L and U; None stands for I."""
 
     def __init__(self, D_inverse: Array | None, lower: Triangle | None = None, upper: Triangle | None = None) -> None:
         self.D_inverse = D_inverse
@@ -238,7 +238,7 @@ class _Sparse:
 
 
 class _Levels:
-    """For any array library: substitution level by level, all blocks whose predecessors are known at once."""
+    """Substitution for any array library, level by level: all blocks whose predecessors are known, at once."""
 
     def __init__(self, below: Diagonals, shape: tuple[int, int, int]) -> None:
         xp = array_namespace(*below.values())

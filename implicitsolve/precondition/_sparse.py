@@ -31,16 +31,16 @@ class ILU(Preconditioner):
     Parameters
     ----------
     drop_tolerance : float, optional
-        Part of a column's norm below which its entries are dropped, at least 0 and below 1. With less, Krylov methods
+        Fraction of a column's norm below which entries are dropped, at least 0 and below 1. With less, Krylov methods
         take fewer iterations and the factorization longer, up to minutes. Default 0.01.
     fill : float, optional
-        Largest number of entries of the factors, over that of A, at least 1: nothing else limits a factorization's
+        Largest ratio of the entries of the factors to those of A, at least 1: nothing else limits a factorization's
         time. Default 4.
 
     Notes
     -----
     A product costs two flops per entry of the factors. Systems of a batch are factorized one after the other, on the
-    host. A system whose factorization breaks down is multiplied by the inverse of its diagonal instead.
+    host. Where a factorization breaks down, the inverse of that system's diagonal takes its place.
 
     References
     ----------
@@ -97,9 +97,9 @@ class AMG(Preconditioner):
     Parameters
     ----------
     coarsening : {"aggregation", "classical"}, optional
-        Smoothed aggregation, or the choice of points by strong couplings (Ruge and Stueben) for real matrices. That has
-        no blocks, takes half the time to set up, and fewer iterations where coefficients jump or differ between axes;
-        fields that are weakly coupled need no declaration. Default "aggregation".
+        Smoothed aggregation, or the choice of points by strong couplings (Ruge and Stueben) for real matrices. The
+        latter has no blocks, takes half the setup time, and fewer iterations where coefficients jump or differ between
+        axes; weakly coupled fields need no declaration. Default "aggregation".
     fields : int, optional
         Unknowns per point. Default 1; the blocks of a `BlockBandedMatrix` are its points.
     fields_last : bool, optional

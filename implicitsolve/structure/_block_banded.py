@@ -18,9 +18,9 @@ class BlockBanded(Representation):
     Parameters
     ----------
     lower : int
-        Blocks before a block that its equations depend on.
+        Number of blocks before a block on which its equations depend.
     upper : int
-        Blocks after it.
+        Number of blocks after it on which they depend.
     block_size : int, optional
         Unknowns of one block, k. Default 1: an ordinary band.
     periodic : bool, optional
@@ -64,7 +64,7 @@ class BlockBanded(Representation):
         Raises
         ------
         ValueError
-            If `unknowns` is not a multiple of `block_size`, or a circle is too short for its band.
+            If `unknowns` is not a multiple of `block_size`, or a periodic structure is too short for its band.
         """
         length, rest = divmod(unknowns, self.block_size)
         if rest:
@@ -76,7 +76,7 @@ class BlockBanded(Representation):
         return length
 
     def check_circle(self, length: int) -> None:
-        """Raise a ValueError if a circle of `length` blocks is shorter than its band is wide."""
+        """Raise a ValueError if a periodic structure of `length` blocks is shorter than its band is wide."""
         if self.periodic and length < self.width:
             raise ValueError(
                 f"BlockBanded: a periodic structure must have at least lower + upper + 1 = {self.width} blocks, "
@@ -91,7 +91,7 @@ class BlockBanded(Representation):
         Returns
         -------
         ndarray of shape (T,)
-            Colors 0, 1, ...; `width` of them, fewer where there are fewer blocks. A circle needs
+            Colors 0, 1, ...; `width` of them, fewer where there are fewer blocks. A periodic structure needs
             ``ceil(T / (T // width))``, which is `width` if that divides T. No coloring has fewer.
         """
         self.check_circle(length)

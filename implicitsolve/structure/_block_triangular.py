@@ -90,7 +90,7 @@ def singularity(structure: Sparse, problem: Any = None) -> str:
 
 
 def _reachable(A: Any, match: HostArray, start: HostArray) -> HostArray:
-    """Rows that alternating paths lead to from rows without a column; `match` holds the row of each column."""
+    """Rows reached by alternating paths from unmatched rows; `match` holds the row of each column."""
     seen = np.zeros(A.shape[0], dtype=bool)
     new = start
     while new.size:
@@ -102,7 +102,7 @@ def _reachable(A: Any, match: HostArray, start: HostArray) -> HostArray:
 
 
 def _levels(block: HostArray, needs: HostArray, count: int) -> HostArray:
-    """For each block one more than the highest level of those it needs; none where there are too many."""
+    """The level of each block, one above the highest of those it depends on; none where levels are too many."""
     pairs = np.unique((block * np.int64(count) + needs)[block != needs])
     block, needs = np.divmod(pairs, count)
     level = np.zeros(count, dtype=np.intp)

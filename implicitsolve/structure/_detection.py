@@ -13,7 +13,7 @@ from implicitsolve.structure._sparse import Sparse
 
 
 class Outcome(StrEnum):
-    """How a search for the sparsity of J ended: each a string, with what it means as `words`."""
+    """How a search for the sparsity of J ended: a string, whose meaning is in `words`."""
 
     words: str
 
@@ -71,12 +71,12 @@ class Detection(Representation):
     full_rows : ndarray of int
         Rows that depend on nearly all unknowns and are not in the structure.
     colors : ndarray (N,) of int or None
-        Colors of the columns for ``structure``, if any were needed: so many differences, or products, assemble J.
+        Colors of the columns for ``structure``, if any were needed: one difference or product for each assembles J.
     likely : float
-        Evaluations that a search by bisection would likely take, where one was put off.
+        Estimated evaluations of a search by bisection, where one was postponed.
     large : Sparse or None
-        Where a full J has entries above a hundredth of its columns' largest, as a local operator with a mean or an
-        integral added has: they make a preconditioner.
+        Where entries of a full J exceed a hundredth of their columns' largest, as in a local operator to which a mean
+        or an integral is added: they make a preconditioner.
     kernels : ndarray (k, k, 2 T - 1) or None
         Where columns of J repeat by shifts: its entries by the shift, for columns and rows of k fields of T unknowns.
 

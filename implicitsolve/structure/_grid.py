@@ -31,7 +31,7 @@ class Grid(ChecksKeywords, Representation):
         "box": all points that differ by at most one along each axis (nine in the plane); or the offsets themselves, one
         integer for each axis. The point itself is always included.
     periodic : bool or tuple of bool, optional
-        Whether the grid is closed to a ring, along all axes or each. Default False.
+        Whether the grid is periodic, along all axes or along each. Default False.
     fields : int, optional
         Unknowns at a point. Default 1.
     fields_last : bool, optional

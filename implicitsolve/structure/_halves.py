@@ -21,7 +21,7 @@ class Coupling(Protocol):
         ...
 
     def take(self, indices: Indices) -> Coupling:
-        """The halves of some systems of the batch."""
+        """The coupling of some systems of the batch."""
         ...
 
     def diagonals(self) -> tuple[Array, Array]:
@@ -48,7 +48,7 @@ class Half:
     apply : callable
         ``apply(other)`` returns the blocks of this half, shape ``batch_shape + (blocks, k)``.
     linearize : callable
-        ``linearize(other)`` returns the same and its `Coupling`.
+        ``linearize(other)`` returns these blocks and their `Coupling`.
     """
 
     apply: Callable[[Array], Array] = field(repr=False)
@@ -75,7 +75,7 @@ class Halves:
         which they were taken, and for cotangents e and w of both halves, it returns
 
         - ``v = e + kept.rmatvec(w)``, the adjoint of the eliminated blocks,
-        - ``eliminated.rmatvec(v)``, of which the residual of w is made,
+        - ``eliminated.rmatvec(v)``, which gives the residual of w,
         - and a function that returns the gradients (dG/dtheta)^H (v, w) as a dict, of the parameters that `wrt` names
           (all if it is None).
 

@@ -11,7 +11,7 @@ import numpy as np
 def labels_of(argument: str, given: Any) -> tuple[str, ...]:
     """A caller's names, one for each entry of a flattened system.
 
-    A mapping stands for parts one after the other: of each as many entries as it has labels, or says by a number.
+    A mapping stands for parts one after the other: each has as many entries as labels, or the number that is given.
     """
     if isinstance(given, Mapping):
         parts = ((name, range(part) if isinstance(part, int) else part) for name, part in given.items())

@@ -13,12 +13,12 @@ from implicitsolve._summary import Representation
 from implicitsolve._typing import HostArray
 from implicitsolve.stopping import check_limit
 
-COMMON = 32  # a diagonal is common if one in so many of its places at least is an entry
+COMMON = 32  # a diagonal is common if at least one in so many of its positions is an entry
 LEAST_COMMON = 0.7  # part of the entries that common diagonals must have, where the pattern is one of diagonals
 
 
 class Sparse(Representation):
-    """A sparse matrix of which only the places of its entries are known.
+    """A sparse matrix of which only the positions of the entries are known.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class Sparse(Representation):
 
     @cached_property
     def with_diagonal(self) -> tuple[Sparse, HostArray, HostArray]:
-        """The pattern with all of the main diagonal; places in it of this one's entries, and of the diagonal."""
+        """The pattern with the whole main diagonal, and the positions in it of this pattern and of the diagonal."""
         n = self.unknowns
         pattern = self.union(Sparse(scipy.sparse.eye_array(n, dtype=bool)))
         pattern = self if pattern.nnz == self.nnz else pattern
@@ -193,7 +193,7 @@ class Sparse(Representation):
 
     @cached_property
     def diagonals(self) -> HostArray:
-        """Offsets of the diagonals on which most entries are, if these are few; else none."""
+        """Offsets of the diagonals that hold most entries, if these diagonals are few; else none."""
         counts = np.bincount(self.offsets + self.unknowns)
         common = np.flatnonzero(COMMON * counts >= self.unknowns)
         is_few = common.size <= 4 * int(self.row_counts.max(initial=0))

@@ -68,7 +68,7 @@ def taylor_test(problem: Problem | Residual, x: Array, *, rng: np.random.Generat
     -------
     float
         Median order over halvings of h, infinite if the remainder is rounding error throughout (F affine).
-        A wrong product gives 1, one that is not finite NaN.
+        A wrong product gives 1, a product that is not finite NaN.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def taylor_test(problem: Problem | Residual, x: Array, *, rng: np.random.Generat
 
 
 def _like(A: LinearOperator, like: Any) -> Array:
-    """The caller's array, or one of NumPy's of the operator's dtype."""
+    """The caller's array, or a NumPy array of the operator's dtype."""
     return np.zeros(1, np.result_type(host_dtype(A.dtype), np.float32)) if like is None else as_inexact(like, "like")
 
 

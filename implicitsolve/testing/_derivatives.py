@@ -198,7 +198,7 @@ def _writes(point: Point, function: Callable[..., Any] | None, arguments: tuple[
 
 
 def _independent(point: Point) -> Check:
-    """Change the systems with a 1, then those with a 0, at each binary place of their number: the others must not."""
+    """For each binary digit of system numbers, change the systems with a 1, then a 0: the others must not change."""
     number, x = np.arange(point.x.shape[0]), point.x
     kept, changed = [point.F[:0, ...]], [point.F[:0, ...]]
     for place in range(int(number[-1]).bit_length()):

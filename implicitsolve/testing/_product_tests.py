@@ -57,7 +57,7 @@ class Check:
 
 
 def relative(part: HostArray, whole: HostArray) -> HostArray:
-    """A part over the whole; 0 where there is no part, infinite where it is a part of nothing."""
+    """The ratio of a part to the whole; 0 where the part is 0, infinite where only the whole is 0."""
     with np.errstate(all="ignore"):
         return np.where(part == 0, 0.0, part / whole)
 
@@ -85,7 +85,7 @@ class Point:
         return self.evaluator.flatten(random_like(self.rng, self.evaluator.unflatten(self.xp.ones_like(self.x))))
 
     def _unit(self) -> Array:
-        """A random vector for each system, whose entries have the mean square 1: of one unknown it is never small."""
+        """A random vector for each system, whose entries have the mean square 1: for one unknown it is never small."""
         v = self.random()
         size = norm2(v)
         return v * from_host(self.x.shape[1] ** 0.5 / np.where(size > 0, size, 1.0), v)[:, None]
@@ -96,7 +96,7 @@ class Point:
         return [self._settle(i) for i in range(len(self.directions))]
 
     def _settle(self, i: int) -> tuple[Array, HostArray]:
-        """The derivative along one direction, made longer for systems whose F hardly changes along it."""
+        """The derivative along one direction, over longer steps for systems whose F hardly changes along it."""
         v = self.directions[i]
         known, uncertain = self.difference(lambda h: self.residual(self.x + h * v))
         for factor in LONGER:
@@ -137,7 +137,7 @@ class Point:
         return _worst(found)
 
     def compare(self, name: str, Jv: Array, D: Array, uncertain: HostArray, tolerance: float | None = None) -> Check:
-        """A product against a difference, where that is of any use."""
+        """Compare a product with a difference, where that is meaningful."""
         with np.errstate(all="ignore"):
             mismatch, size = norm2(Jv - D), np.fmax(norm2(Jv), norm2(D))
             uncertain, mismatch = relative(uncertain, size), relative(mismatch, size)
@@ -212,7 +212,7 @@ class Point:
             return np.abs(to_host(left - right)) / np.where(size > 0, size, 1.0)
 
     def equal(self, name: str, a: Array, b: Array, hint: str = "the two differ") -> Check:
-        """Two ways to compute F, up to rounding: what F's change along a direction shows to be small."""
+        """Compare two computations of F, up to rounding errors, relative to F and its change along a direction."""
         with np.errstate(all="ignore"):
             scale = norm2(self.F) + norm2(self.differences[0][0])
             if scale.size != a.shape[0]:
@@ -258,12 +258,12 @@ def structure_test(problem: Problem, x: Array, *, rng: np.random.Generator | Non
 
 
 def _worst(checks: list[Check]) -> Check:
-    """A check that failed, out of those along several directions; else that with the largest known mismatch."""
+    """A failed check among those along several directions; else the one with the largest known mismatch."""
     return max(checks, key=lambda check: (not check.passed, not np.isnan(check.measured), check.measured))
 
 
 def product_tests(point: Point) -> list[Check]:
-    """Each of the ways in which a problem gives J: no generator, which makes another error of a StopIteration."""
+    """Checks of each form in which a problem gives J; a generator would turn a StopIteration into another error."""
     problem, checks = point.problem, []
     alone = replace(problem, jvp=None, vjp=None, jac=None, linearize=None, blocks=None, structure=None)
     if problem.jvp is not None or problem.vjp is not None:

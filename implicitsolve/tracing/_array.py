@@ -1,6 +1,6 @@
 """An array that stands for values that depend on the unknowns, in a function written in NumPy.
 
-NumPy passes its functions to it (`__array_ufunc__`, `__array_function__`). Shapes, dtypes, and what is a view of what
+NumPy passes its functions to it (`__array_ufunc__`, `__array_function__`). Shapes, dtypes, and relations of views
 come from NumPy itself: each array has a `layout`, an array of NumPy without meaningful numbers, on which the same
 indexing or reshaping is done. A view reads from its parent, and a write goes through to it. An array that no unknown
 has entered yet holds numbers, and NumPy computes with them.
@@ -62,7 +62,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
 
     @classmethod
     def part(cls, parent: Traced, layout: HostArray, read: Callable[[Value], Value], places: CallersArray) -> Traced:
-        """What `read` gives of the parent; `places` is a key, or what picks the places from an array of them."""
+        """A view: `read` takes its value from the parent; `places` is a key, or a function that selects positions."""
         made = cls(None, layout)
         made._parent, made._read, made._places = parent, read, places
         return made
@@ -132,7 +132,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         return (self[i] for i in range(len(self)))
 
     def __array__(self, dtype: CallersArray = None, copy: CallersArray = None) -> HostArray:
-        """The numbers, if they are known; SciPy's sparse matrices get what makes them leave a product to this array."""
+        """The numbers, if they are known; SciPy's sparse matrices get an object, and defer products to this array."""
         if not is_tracer(self.value):
             return np.array(self.value, dtype)
         caller = sys._getframe(1)

@@ -1,4 +1,4 @@
-"""Entries of an array that are read or written, under a key or a mask, without changing what others hold."""
+"""Entries of an array that are read or written, under a key or a mask, without a change of other arrays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_mask(key: CallersArray) -> bool:
 
 
 def replace_entries(base: Value, key: CallersArray, value: Value) -> Value:
-    """`base` with other entries under a key, or at the places that a function picks from an array of them."""
+    """`base` with other entries under a key, or at positions that a function selects from an array of all."""
     if not (is_tracer(base) or is_tracer(value) or is_mask(key)):
         base = np.array(base)
         if callable(key):
@@ -50,7 +50,7 @@ def replace_entries(base: Value, key: CallersArray, value: Value) -> Value:
 
 
 def spread_over(value: Value, shape: tuple[int, ...]) -> Value:
-    """A value for each entry of an array: leading axes of length 1 that it has no room for are dropped."""
+    """A value broadcast to a shape: leading axes of length 1 beyond those of the shape are dropped."""
     value = jnp.asarray(value)
     return jnp.broadcast_to(value.reshape(value.shape[max(0, value.ndim - len(shape)) :]), shape)
 
@@ -60,7 +60,7 @@ def _span(part: CallersArray, n: int) -> range:
 
 
 def write_entries(base: Value, key: CallersArray, value: Value) -> Value:
-    """`base` with `value` under integers and slices: an updated slice, or entries apart where it has steps."""
+    """`base` with `value` under integers and slices: an updated slice, or single entries where a step is not 1."""
     parts = list(key) if isinstance(key, tuple) else [key]
     parts += [] if Ellipsis in parts else [Ellipsis]
     at, count = parts.index(Ellipsis), len(parts) - 1 - parts.count(None)
@@ -78,7 +78,7 @@ ASK_WHERE = "how many entries are under a mask depends on the unknowns: use np.w
 
 
 class Selected(np.lib.mixins.NDArrayOperatorsMixin):
-    """The entries of an array under a mask that depends on the unknowns: how many they are is not known.
+    """The entries of an array under a mask that depends on the unknowns: their number is not known.
 
     `whole` is an array like that one, with 1 where an entry is not selected, so that no function fails there.
     """

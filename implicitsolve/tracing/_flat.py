@@ -43,7 +43,7 @@ def rule(name: str) -> Callable[[Rule], Rule]:
 
 
 def on_numpy(primitive: CallersArray, params: Params) -> Rule:
-    """A primitive with its parameters as a function of arrays; JAX's where there is none of NumPy."""
+    """A primitive with its parameters as a function of arrays; it is JAX's where NumPy has none."""
     if primitive.name in UFUNCS:
         return UFUNCS[primitive.name]
     is_batched = bool(getattr(params.get("dimension_numbers"), "operand_batching_dims", ()))
@@ -71,7 +71,7 @@ def _convert(params: Params, x: CallersArray) -> HostArray:
 
 
 def _power(x: HostArray, n: int) -> HostArray:
-    """By products: NumPy's power takes ten times as long."""
+    """An integer power by products: NumPy's takes ten times as long."""
     if n < 2:
         return x if n else np.ones_like(x)
     half = _power(x, n // 2)
@@ -103,7 +103,7 @@ def _broadcast(params: Params, x: HostArray) -> HostArray:
 
 @rule("pad")
 def _pad(params: Params, x: HostArray, value: HostArray) -> HostArray:
-    """Entries apart by the third number, with more of them, or fewer, at the ends."""
+    """An array with entries inserted between its own, and others added or removed at its ends."""
     low, high, apart = np.transpose(params["padding_config"]).reshape(3, -1).tolist()
     spans = [n + max(n - 1, 0) * step for n, step in zip(x.shape, apart)]
     padded = np.full([n + max(a, 0) + max(b, 0) for n, a, b in zip(spans, low, high)], value, x.dtype)
@@ -124,7 +124,7 @@ def _update_slice(params: Params, x: HostArray, update: HostArray, *begins: Host
 
 
 def _once(find: Callable[..., tuple[HostArray, ...]]) -> Callable[..., tuple[HostArray, ...]]:
-    """Places found once where their indices are constants: the same array at each evaluation."""
+    """Positions that are found once if their indices are constants, which are the same array at each evaluation."""
 
     def places(params: Params, shape: Sequence[int], at: HostArray, *sizes: Sequence[int]) -> tuple[HostArray, ...]:
         known = params.get("known", (None, None))
@@ -138,7 +138,7 @@ def _once(find: Callable[..., tuple[HostArray, ...]]) -> Callable[..., tuple[Hos
 def _places(
     shape: Sequence[int], sizes: Sequence[int], at: HostArray, mode: object, axes: Sequence[int], aside: Sequence[int]
 ) -> tuple[HostArray, HostArray]:
-    """Numbers of the entries of windows in an array, (batch, window), and which of them are of windows within it.
+    """Flat indices (batch, window) of the entries of windows in an array, and which belong to windows within it.
 
     The windows begin at `at`, along these axes, and the axes `aside` are not theirs.
     """
@@ -170,7 +170,7 @@ def _gather(params: Params, x: HostArray, at: HostArray) -> HostArray:
 def scatter_places(
     params: Params, shape: Sequence[int], at: HostArray, lengths: Sequence[int]
 ) -> tuple[HostArray, HostArray]:
-    """Where the entries of updates of these lengths go in an array, and which of these do; without those outside."""
+    """Positions in an array of the entries of updates of these lengths, and those entries; without those outside."""
     numbers = params["dimension_numbers"]
     axes = numbers.scatter_dims_to_operand_dims, numbers.inserted_window_dims
     windows = iter(lengths[axis] for axis in numbers.update_window_dims)
@@ -246,7 +246,7 @@ def inner_program(equation: CallersArray) -> CallersArray:
 
 
 class Operation(NamedTuple):
-    """An equation on values in numbered places; those in `ended` have no use after it."""
+    """An equation on values in numbered places; those in `ended` are not used after it."""
 
     equation: CallersArray
     function: CallersArray
@@ -256,7 +256,7 @@ class Operation(NamedTuple):
 
 
 class FlatProgram:
-    """A function's operations that its outputs need, in order; what depends on constants alone is a constant."""
+    """The operations that a function's outputs need, in order; those on constants alone are evaluated once."""
 
     def __init__(self, function: CallersArray, *args: CallersArray) -> None:
         self.constants: list[HostArray | None] = []

@@ -65,7 +65,7 @@ def count_operation() -> None:
 
 
 def once(compute: Callable[[], Value], name: object, *values: Value) -> Value:
-    """What `compute` gives for these values, once in a trace: `x > 0` is the same mask wherever it is written."""
+    """The result of `compute` for these values, once in a trace: `x > 0` is the same mask wherever it is written."""
     if not all(is_tracer(part) or type(part) in (bool, int, float, complex) for part in values):
         return compute()
     key = (name, *(id(part) if is_tracer(part) else repr(part) for part in values))
@@ -91,7 +91,7 @@ def as_value(part: CallersArray) -> Value:
 
 
 def cast(value: Value, dtype: CallersArray) -> Value:
-    """A value in a dtype, as an assignment of NumPy's makes it."""
+    """A value converted to a dtype, as by an assignment in NumPy."""
     if not is_tracer(value):
         return np.asarray(value).astype(dtype)
     if value.dtype == dtype:

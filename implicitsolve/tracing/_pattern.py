@@ -1,8 +1,8 @@
 """Where the Jacobian of a traced program may have entries, whatever the values and the branches are.
 
 The program is walked once. Each array that depends on the unknowns has a sparse matrix of True: the unknowns (columns)
-that each of its entries (rows) may depend on. What moves entries is done to an array of their numbers, and selects
-rows; what computes entry by entry takes the union; sums and products with constant matrices multiply by patterns.
+that each of its entries (rows) may depend on. An operation that moves entries is applied to an array of their indices,
+and selects rows; an entrywise one takes unions; sums and products with constant matrices multiply by patterns.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def entrywise(step: Step) -> Rows:
 
 @rule(MOVES)
 def move(step: Step) -> list[Rows]:
-    """What moves entries does so with their numbers from 1 on; those of a further argument follow."""
+    """An operation that moves entries is applied to their indices from 1 on; those of a further argument follow."""
     first = np.cumsum([1, *map(math.prod, step.shapes)]).tolist()
     moved = step.function(
         *(step.numbers(i, first[i]) if inexact else step.value(i) for i, inexact in enumerate(step.is_inexact))
@@ -161,7 +161,7 @@ def reduce(step: Step) -> Rows:
 
 @rule("cumsum cumprod cummax cummin cumlogsumexp sort")
 def along_axis(step: Step) -> Rows:
-    """Entries that depend on all, or all that come before, along an axis."""
+    """Entries that depend on all entries along an axis, or on all earlier ones."""
     axis = step.params.get("axis", step.params.get("dimension"))
     index = np.moveaxis(np.arange(math.prod(step.shape)).reshape(step.shape), axis, -1)
     n = index.shape[-1]
@@ -187,7 +187,7 @@ def product(step: Step) -> Rows:
 
 
 def structure_of(program: FlatProgram, unknowns: int, size: int) -> Sparse | None:
-    """One system's pattern of J by the first input of a program, that of all systems; None where J is dense."""
+    """One system's pattern of J with respect to a program's first input, all systems' x; None where J is dense."""
     try:
         rows = walk(program, unknowns)
     except UnknownPatternError:

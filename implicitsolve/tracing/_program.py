@@ -1,4 +1,4 @@
-"""The program that a function written in NumPy is: F, its products, and whether these are right."""
+"""The program of a function written in NumPy: F, its products, and the check that these are right."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Jvp = Callable[[HostArray, HostArray], tuple[HostArray, HostArray]]
 
 
 class Derivative:
-    """F(a, b) and its derivative by a: one program gives F and what depends on a and b alone, others the products."""
+    """F(a, b) and its derivative in a: one program gives F and what depends on a and b alone, others the products."""
 
     def __init__(self, F: Callable[..., CallersArray], a: CallersArray, b: CallersArray) -> None:
         self.function: Callable[..., CallersArray] = F
@@ -145,7 +145,7 @@ def numeric(parameters: Mapping[str, CallersArray] | None) -> dict[str, HostArra
 
 
 def key_of(problem: Problem, x: CallersArray, parameters: Mapping[str, HostArray]) -> object:
-    """What a trace depends on, but for what the comparison finds; None where that cannot be looked up."""
+    """All on which a trace depends, except what the comparison detects; None if it is not hashable."""
     own = as_parametrized(problem.residual)
     form, function = own.form, own.function
     shapes = tuple((name, value.shape, value.dtype) for name, value in parameters.items())
@@ -162,7 +162,7 @@ def key_of(problem: Problem, x: CallersArray, parameters: Mapping[str, HostArray
 
 
 def _identity(part: CallersArray) -> object:
-    """A number or a text itself, else where it is."""
+    """A number or a string itself; for any other object its id."""
     try:
         value = part.cell_contents if hasattr(part, "cell_contents") else part
     except ValueError:  # an empty cell
@@ -199,7 +199,7 @@ class Comparison:
         return False
 
     def holds_anew(self, x: HostArray, first: HostArray | None) -> bool:
-        """Whether they agree at x, where F is `first`, and at two points near it, and the product between these."""
+        """Whether F and its trace agree at x, where F is `first`, and near it, in values and in a product."""
         is_known = first is not None and bool(np.isfinite(first).any())
         if first is not None and is_known and not self.holds(x, first):
             return False
@@ -266,7 +266,7 @@ class Comparison:
         return not wrong.any()
 
     def _is_product(self, difference: HostArray, x: HostArray, v: HostArray, size: HostArray) -> bool:
-        """Whether most entries of the product with v are those of a difference of values of a size."""
+        """Whether most entries of the product with v agree with a difference of values of this size."""
         product = self.jvp(x, v.astype(x.dtype))[1]
         with np.errstate(all="ignore"):
             rounding = 10 * np.finfo(x.dtype).eps * np.max(size, initial=0, where=np.isfinite(size))

@@ -1,6 +1,6 @@
-"""Copies of functions and objects in which what does not pass through NumPy's dispatch accepts traced values too.
+"""Copies of functions and objects that accept traced values even in calls that bypass NumPy's dispatch.
 
-In the copy `np.zeros`, `np.array` and similar functions return arrays that can hold these.
+In the copy `np.zeros`, `np.array` and similar functions return arrays that can hold traced values.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _is_traced(part: CallersArray) -> bool:
 
 
 def _or(plain: Function, own: Function) -> Function:
-    """A function that has another for traced arguments."""
+    """A function that calls another one for traced arguments."""
 
     @functools.wraps(plain, updated=())
     def function(*args: CallersArray, **keywords: CallersArray) -> CallersArray:
@@ -135,7 +135,7 @@ def _is_object(part: CallersArray) -> bool:
 
 
 def _copy_of(thing: CallersArray, made: Made) -> CallersArray:
-    """An object with the same attributes and methods; what is stored in it does not reach the user's."""
+    """An object with the same attributes and methods; what is stored in the copy does not change the user's object."""
     other: CallersArray = object.__new__(_class_of_copy(type(thing), made))
     made[id(thing)] = other
     other.__dict__.update({name: _meaning(value, made) for name, value in vars(thing).items()})

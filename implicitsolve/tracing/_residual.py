@@ -35,9 +35,9 @@ class TracedResidual(Representation):
     structure : Sparse or None
         Where J may have entries, whatever the branches are; None where it is dense or not known.
     evaluations : int
-        Calls of the function, for the trace and its comparison with NumPy, but for that at x0, which the solve shares.
+        Calls of the function for the trace and its comparison with NumPy, except the one at x0, which solves share.
     operations : int
-        Of the traced program.
+        Number of operations of the traced program.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class TracedResidual(Representation):
         return self.program.by_parameters.jvp(self.arrays(), self._along(tangents), self._as_state(x))[1]
 
     def parameter_vjp(self, x: CallersArray, w: CallersArray) -> dict[str, HostArray]:
-        """(dF/dtheta)^H w for each parameter; zero for those that are no floating-point numbers."""
+        """(dF/dtheta)^H w for each parameter; zero for parameters that are not floating-point."""
         by_parameters = self.program.by_parameters
         _, *known = by_parameters.linearize(self.arrays(), self._as_state(x))
         return self._for_all(by_parameters.back(known, self._as_state(w)))
@@ -108,7 +108,7 @@ class TracedResidual(Representation):
         return pulled, self._for_all(gradients)
 
     def _along(self, tangents: Mapping[str, CallersArray]) -> dict[str, HostArray]:
-        """A direction for all that derivatives are taken by."""
+        """A direction in the space of all numeric parameters."""
         parts = {name: (np.asarray(tangents.get(name, 0.0), v.dtype), v.shape) for name, v in self.arrays().items()}
         return {name: np.broadcast_to(*part) for name, part in parts.items()}
 
@@ -116,7 +116,7 @@ class TracedResidual(Representation):
         return {name: np.zeros(np.shape(value)) for name, value in (self.parameters or {}).items()} | dict(gradients)
 
     def arrays(self) -> dict[str, HostArray]:
-        """The parameters that derivatives are taken by: numbers and arrays of floating-point numbers."""
+        """The parameters with respect to which F has derivatives: numbers and floating-point arrays."""
         return numeric(self.parameters)
 
     def _as_state(self, x: CallersArray) -> HostArray:
@@ -131,12 +131,12 @@ class TracedResidual(Representation):
         return own if own is None else Detection(structure=own, how=how, evaluations=0, unknowns=own.unknowns)
 
     def evaluate(self, x: HostArray) -> CallersArray:
-        """F(x) by NumPy; the first time at x0 what the comparison has evaluated."""
+        """F(x) by NumPy; the first call at x0 returns the value from the comparison."""
         start, self.start = self.start, None
         return self.residual(x) if start is None or not np.array_equal(x, start[0]) else start[1]
 
     def confirm(self, x: HostArray) -> None:
-        """Raise a `WrongDerivativesError` where F at x, the end of a failed solve, is not what the trace has there."""
+        """Raise a `WrongDerivativesError` where F at x, the end of a failed solve, differs from the trace there."""
         if self._program is not None:
             arrays = self.arrays()
             comparison = Comparison(self.residual, lambda x, v: self.program.jvp(x, v, arrays))
@@ -187,8 +187,8 @@ def trace(
 
     Notes
     -----
-    The trace is compared with the function at x0 and at two points near it: values, and a product with J. One that
-    differs is not used. Costs three evaluations of F, of which a solve shares that at x0, and 0.1 to 0.3 s. NumPy
+    The trace is compared with the function at x0 and at two points near it: values, and a product with J. A trace
+    that differs is not used. Costs three evaluations of F, of which a solve shares that at x0, and 0.1 to 0.3 s. NumPy
     evaluates the derivatives, and nothing is compiled.
 
     Examples
@@ -288,7 +288,7 @@ class Functions:
         return F
 
     def linearize(self, x: HostArray) -> list[CallersArray]:
-        """F and what products take, if the trace has the values of F here."""
+        """F and the data for products, after a check that the trace agrees with F here."""
         if self._linear is None or not np.array_equal(x, self._linear[0]):
             linear, last = self.found.program.linearize(x, self.arrays), self._last
             if last is not None and np.array_equal(x, last[0]) and not self.comparison.holds(x, last[1]):
