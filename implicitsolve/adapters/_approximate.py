@@ -90,7 +90,7 @@ class ApproximateFixedPoint:
     Attributes
     ----------
     problem : Problem
-        Whose function was applied.
+        The problem whose function was applied.
     iterates : tuple of Array
         The start and the rho states after it.
     """

@@ -66,7 +66,7 @@ class Cell(ByFields, ABC):
     @property
     @abstractmethod
     def takes_sequences(self) -> bool:
-        """Whether neighbours may be given in their own places, with distances: where a kernel does that at once."""
+        """Whether neighbours may be given in their own places, with distances: if a kernel takes them so."""
 
     @cached_property
     def is_nearly_diagonal(self) -> bool:
@@ -99,7 +99,7 @@ class Cell(ByFields, ABC):
         return xp.reshape(xp.matmul(xp.reshape(states, (-1, states.shape[-1])), weights), shape)
 
     def each_times(self, states: Arrays, weights: Array, merged: Callable[[], Array]) -> tuple[Array, ...]:
-        """Each of the states times its own of the weights (m, k, k), which ``merged()`` (k, m k) has side by side."""
+        """Each state times its own matrix of the weights (m, k, k), which are side by side in ``merged()`` (k, m k)."""
         first, m = states[0], len(states)
         if m > 1 and is_cupy_array(first) and all(state is first for state in states[1:]):
             return tuple(split(self.times(first, merged()), m))
@@ -135,19 +135,19 @@ class Cell(ByFields, ABC):
 
     @abstractmethod
     def linearize(self, x: Arrays, neighbours: Arrays, factors: Factors, distances: Distances = None) -> Array:
-        """f, and its derivatives in `factors` (factor_count, n, factor_size), which is written, unless it is None."""
+        """f; its derivatives are written to `factors` (factor_count, n, factor_size), unless that is None."""
 
     @abstractmethod
     def push(self, factors: Array, changes: Arrays, distances: Distances = None, extra: Array | None = None) -> Array:
-        """Change of f for changes of the neighbours, and `extra` ones of all arguments (blocks, n, k): a new array."""
+        """Change of f (a new array) for changes of the neighbours and `extra` ones of all arguments (blocks, n, k)."""
 
     def pull(self, factors: Array, w: Array) -> tuple[Array, ...]:
-        """Cotangents of the neighbours, (n, size) for each offset, in the rows of those whose neighbours they are."""
+        """Cotangents of the neighbours, (n, size) for each offset, in the row of the position with the neighbour."""
         return self.to_neighbours(factors, self.pull_sums(factors, w))
 
     @abstractmethod
     def pull_back(self, factors: Array, w: Array, distances: tuple[int, ...], length: int) -> Array:
-        """The sum of these for each neighbour, in its own place (B, length, size)."""
+        """The sum of the cotangents that each neighbour gets, in its own place (B, length, size)."""
 
     @abstractmethod
     def pull_sums(self, factors: Array, w: Array) -> Cotangents:
@@ -186,10 +186,10 @@ class Cell(ByFields, ABC):
 
     @abstractmethod
     def states(self, neighbours: Arrays, factors: Array) -> list[Array]:
-        """What each of the weights multiplies, (n, k)."""
+        """The states (n, k) that the weights multiply, one for each weight matrix."""
 
     def recurrent(self, states: Arrays) -> list[Array]:
-        """What the weights, each times its own of these, add to each argument."""
+        """What the product of each weight matrix with its state adds to the argument."""
         weights = array_namespace(self.weights).matrix_transpose(self.weights)
         return [self.times(state, weights[j, ...]) for j, state in enumerate(states)]
 
@@ -248,7 +248,7 @@ class AffineCell(Cell):
 
     @classmethod
     def parts_of(cls, parameter: Array, which: str) -> list[Array]:
-        """A parameter as it is kept: of a stack, every part."""
+        """The arrays in which a parameter is kept: the parts of a stack, or the parameter itself."""
         if which == "s":
             return [parameter[j, ...] for j in range(parameter.shape[0])]
         return [-parameter if which in cls.flipped else parameter]
@@ -283,17 +283,17 @@ class GatedCell(AffineCell):
 
     @abstractmethod
     def push_gates(self, dmixture: Any, factors: Array, extra: Array | None) -> Array:
-        """Change of f for changes of the mixture, and `extra` ones of the gates' arguments."""
+        """Change of f for changes of the mixture and `extra` changes of the gates' arguments."""
 
     @cached_property
     @abstractmethod
     def mixing_count(self) -> int:
-        """How many factors are those of the mixture, before those of the gates."""
+        """Number of the mixture's factors, which precede those of the gates."""
 
     @cached_property
     @abstractmethod
     def mixer(self) -> Any:
-        """The kernels of the mixture of the neighbours' states: what they return of it the gates take."""
+        """The kernels that mix the neighbours' states; the gates take the mixture that they return."""
 
     def split(self, factors: Array) -> tuple[Array, Array]:
         return factors[: self.mixing_count, ...], factors[self.mixing_count :, ...]

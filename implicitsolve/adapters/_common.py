@@ -85,7 +85,7 @@ def check_no_grad(caller: str, name: str, value: Array) -> None:
 
 
 def check_lengths(caller: str, lengths: Lengths, B: int, T: int, is_single: bool) -> Indices:
-    """Lengths of B sequences on the host, each from 1 to T; None means T for all. A single one has an integer."""
+    """Lengths of B sequences on the host, each from 1 to T; None means T for all. A single sequence has an integer."""
     if lengths is None:
         return np.full(B, T, dtype=np.intp)
     try:

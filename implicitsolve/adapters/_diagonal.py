@@ -242,7 +242,7 @@ class DiagonalCell(AffineCell):
         return sums.neighbours or ()
 
     def recurrence(self, of: str) -> Run | None:
-        """Affine recurrences alone: f itself takes one step of all sequences and channels after the other."""
+        """Affine recurrences alone: f itself is evaluated step by step, for all sequences and channels at once."""
         if of not in ("push", "pull"):
             return None
         return partial(kernels.affine_recurrence.select(self.weights, size=self.factor_size), of)

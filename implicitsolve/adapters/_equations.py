@@ -107,7 +107,7 @@ class Recurrence:
     activation: str = "identity"
 
     def depths(self) -> tuple[int, int]:
-        """States that positions take beyond either end."""
+        """Number of states beyond either end on which positions depend."""
         return max([0, *(-offset for offset in self.offsets)]), max([0, *self.offsets])
 
     def residual(self, states: Array, w: Arrays, given: Arrays, lengths: Array | None) -> Array:

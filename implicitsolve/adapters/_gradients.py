@@ -1,7 +1,7 @@
 """The derivatives of a layer as a whole: its Jacobian, recurrences along whole sequences, and gradients of a loss.
 
-Of a causal layer the inverse of J is a recurrence, and the one-step guess of any layer another. Gradients are by
-everything that a layer depends on, states beyond the ends of the sequences among them.
+The inverse of a causal layer's J is a recurrence, and so is the one-step guess of any layer. Gradients are with respect
+to everything that a layer depends on, including the states beyond the ends of the sequences.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def one_step(transition: Transition, starts: dict[int, Array]) -> Array:
 
 @dataclass(frozen=True)
 class Boundary:
-    """One side's states, nearest first, of which an adapter may name parts."""
+    """The boundary states of one side, nearest first; an adapter may name parts of them."""
 
     side: int  # -1 before the first position, +1 after the last
     names: tuple[str, ...]  # parts of the state under names of their own, all of one size
@@ -137,7 +137,7 @@ class Boundary:
         """Check the parts that are given, and copy them; the others are zeros that all sequences share.
 
         A part has shape (k,), or (depth, k) if they are `stacked`, with the batch before it where each sequence has
-        its own. Stacks of one may come without their axis.
+        its own. A stack of one may omit its axis.
         """
         k = self.size // len(self.names)
         shared = (self.depth, k) if stacked else (k,)
@@ -167,7 +167,7 @@ class Boundary:
         return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
 
     def positions(self, offset: int, lengths: Indices) -> Indices:
-        """The positions (B, depth) whose neighbour at `offset` is each of the states, -1 where there is none."""
+        """For each state the position (B, depth) whose neighbour at `offset` it is, -1 where there is none."""
         step = abs(offset) - 1 - np.arange(self.depth)  # positions from this end
         found = np.where(self.side < 0, step, lengths[:, None] - 1 - step)
         return np.where((step >= 0) & (step < lengths[:, None]), found, -1)
@@ -213,11 +213,11 @@ class Boundaries:
 
     @cached_property
     def own(self) -> frozenset[str]:
-        """Names of those with one value per sequence."""
+        """Names of the boundary states with one value per sequence."""
         return frozenset().union(*(side.own for side in self.sides))
 
     def edges(self, parameters: Mapping[str, Array], offsets: Sequence[int], rows: Rows) -> dict[int, Array]:
-        """For offsets that lead beyond an end the neighbours there, as in `Boundary.edge`."""
+        """For offsets that lead beyond an end, the neighbours there, as in `Boundary.edge`."""
         edges: dict[int, Array] = {}
         for side in self.sides:
             states = side.states(parameters, rows.systems)
@@ -237,7 +237,7 @@ class Boundaries:
 
 @dataclass(frozen=True, eq=False)
 class Pulled:
-    """The cotangents of everything that a transition's results depend on, for cotangents w of these."""
+    """The cotangents of everything that a transition's results depend on, for cotangents w of the results."""
 
     transition: Transition
     factors: Array  # of the derivative, zero where there is no position

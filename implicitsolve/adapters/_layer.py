@@ -34,9 +34,9 @@ def build(
     after: Mapping[str, Array | None],
     stacked: bool = False,
 ) -> Layer:
-    """Make a layer of a cell at the values of `parameters`, which are those of `read_parameters`: not copied again.
+    """Make a layer of a cell with `parameters` as `read_parameters` returns them, which are not copied again.
 
-    The inputs, (B, T, d) or (T, d), are checked there too, and copied here. `before` and `after` are the boundary
+    Inputs (B, T, d) or (T, d) have been checked there and are copied here. `before` and `after` are the boundary
     states of the adapter, (k,) or (B, k), by name; None counts as zero, and several names on one side are parts of a
     state, side by side. If `stacked`, they have an axis for several states on one side, nearest first: (depth, k) or
     (B, depth, k), where depth is the largest offset to that side, perhaps 0. Where it is 1 the axis may be left out.
@@ -168,7 +168,7 @@ class Layer(ByFields):
     def pull(
         self, couplings: Pair[Derivative], states: Pair[Array], e: Array, w: Array, wrt: Collection[str] | None
     ) -> Sent:
-        """`Halves.pull` of the two."""
+        """`Halves.pull` of the even and odd positions."""
         v, back, gradients = self.gradients(wrt).halves(self.half_transitions, couplings, states, e, w)
         return v, back, lambda: self.order(gradients(), wrt)
 

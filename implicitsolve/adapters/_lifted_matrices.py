@@ -73,7 +73,7 @@ class LiftedMatrices:
 
     @quiet
     def pull_back_outputs(self, x: Array, g: Array) -> tuple[Array, Any]:
-        """Return the derivatives of a loss by x and by C, given that by the outputs C x, g (batch, q) or (q,).
+        """Return the derivatives of a loss with respect to x and C, given g (batch, q) or (q,), that for C x.
 
         They are C^T g, of the shape of the states x: what `pull_back` takes; and the sum of g x^T over the batch, where
         C stores entries.
@@ -89,7 +89,7 @@ class LiftedMatrices:
         """Return the gradients of the network's weights, from those of the matrices that contain them.
 
         A weight's gradient, by its name in `weights`, is the sum of the matrices' gradients over its occurrences; other
-        entries are ignored. These are of `pull_back` and `pull_back_outputs`, or arrays of the same shapes.
+        entries are ignored. The arguments are results of `pull_back` and `pull_back_outputs`, or have their shapes.
         """
         total = {name: array_namespace(value).zeros_like(column(value)) for name, value in self.weights.items()}
         for label, own, given, places in zip("ABC", self, (dA, dB, dC), self._places):

@@ -111,7 +111,7 @@ def implicit_rnn(
     function), is below 1. [1]_ found poor convergence of this form.
 
     With m = lower + upper and N = sum(lengths + max(lower, upper)) rows, a residual and a product with J take
-    2 N m k^2 operations in one GEMM, a product with its adjoint as many in m. A linearization holds N k numbers.
+    2 N m k^2 operations in one GEMM, a product with its adjoint as many in m GEMMs. A linearization holds N k numbers.
 
     References
     ----------
@@ -228,8 +228,8 @@ def elman(
     exact, whatever the start. With N = sum(lengths) + B + 1 rows, a residual or a product with J or its adjoint takes
     2 N k^2 operations in one GEMM. A linearization holds N k numbers.
 
-    The papers' block form has h_0 as its first unknown, with an identity row; that system is singular there, so h_0 is
-    a boundary state here.
+    In the papers' block form h_0 is the first unknown, with an identity row, which makes the system singular; here h_0
+    is a boundary state.
 
     References
     ----------

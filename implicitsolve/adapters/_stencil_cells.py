@@ -154,7 +154,7 @@ class GRUCell(GatedCell):
         return [*neighbours, hhat, hhat, gating[1, ...] * hhat]
 
     def recurrence(self, of: str) -> Run | None:
-        """The ordinary GRU where a kernel runs it: "step", and a single neighbour's others, whose mixture is itself."""
+        """The ordinary GRU where a kernel runs it: "step", and the rest for a single neighbour, the mixture itself."""
         run = kernels.gru_recurrence.select(self.U, size=self.size)
         if run is kernels.gru_recurrence.reference or (of != "step" and len(self.offsets) > 1):
             return None
@@ -197,7 +197,7 @@ class GRUCell(GatedCell):
 
 
 class StencilGRUCell(GRUCell):
-    """The GRU under the parameters' names of `stencil_gru`: those of the switch are stacks."""
+    """The GRU with the parameters of `stencil_gru`; those of the switch are stacks."""
 
     name = "stencil_gru"
     suffixes = ("s", "z", "r", "")
@@ -238,7 +238,7 @@ class RNNCell(Cell):
 
     @cached_property
     def is_nearly_diagonal(self) -> bool:
-        """Whether most of the weights' squares are on their diagonals: else these save no evaluation."""
+        """Whether the diagonals hold most of the weights' squares: otherwise they save no evaluation."""
         xp = array_namespace(self.weights)
         diagonals = xp.linalg.diagonal(self.weights)
         return 2.0 * float(xp.sum(diagonals**2)) > float(xp.sum(self.weights**2))

@@ -23,7 +23,7 @@ def difference(x: Array, y: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Map(ByFields):
-    """Rows that are computed, and those they depend on: of the whole layer, or of one half of the positions."""
+    """Rows to compute, and the rows on which they depend: of the whole layer, or of one half of the positions."""
 
     source: Rows  # layout of the neighbours' states
     target: Rows  # that of the results, with the same strides, so that a neighbour is a shifted row
@@ -82,7 +82,7 @@ class Map(ByFields):
         return tuple((neighbour * own)[:, 0] != 0.0 for neighbour in self.neighbours(source))
 
     def take(self, indices: Indices, like: Array) -> tuple[Map, Array]:
-        """The part of some sequences, and the present rows of the target of which it consists."""
+        """The map for some of the sequences, and the rows of this target that its target has."""
         target, present = self.target.take(indices, like)
         source = target if self.source is self.target else self.source.take(indices, like)[0]
         return replace(self, source=source, target=target), present

@@ -197,8 +197,8 @@ class Backtracking(LineSearch):
 
     A length lam is accepted when ``||F(x + lam s)|| <= (1 - t lam (1 - eta)) ||F(x)||``, t = 1e-4 [1]_, or when
     ``||J(x)^-1 F(x + lam s)|| <= (1 - lam / 4) ||s||`` and ||F|| has grown by less than `growth_limit` [3]_. The second
-    test does not depend on how the equations are scaled against each other, and goes through curved valleys in which
-    the first creeps; J^-1 is approximated in the last Krylov space, so that the test costs no product.
+    test does not depend on how the equations are scaled against each other, and accepts long steps in curved valleys
+    where the first does not; J^-1 is approximated in the last Krylov space, so that the test costs no product.
 
     The length comes from a quadratic, then cubic model of ||F||^2, kept within [0.1, 0.5] of the last one [2]_. Where
     F is NaN or Inf, or overflows, the length falls tenfold until it is finite.

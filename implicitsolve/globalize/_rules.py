@@ -35,7 +35,7 @@ def has_diverged(norm: Any, start: Any) -> Any:
 
 
 def is_still(step: Any, x: Any, unit: Any) -> Any:
-    """Whether a step with that largest entry moves no entry of x by more than rounding, the largest being `x`."""
+    """Whether a step with the largest entry `step` changes an x with the largest entry `x` by no more than rounding."""
     return step <= unit * x
 
 
@@ -61,7 +61,7 @@ def forcing_term(eta: Any, measure: Any, target: Any, largest: float) -> Any:
 
 
 def tighten(chosen: Any, eta: Any, unit: float) -> Any:
-    """The next eta after a direction as accurate as `eta` that did not help: ten times smaller."""
+    """The next eta after a direction that was solved for to `eta` and did not help: ten times smaller."""
     smaller, least = 0.1 * select(eta < 0.1, eta, 0.1), max(LEAST_ETA, 100 * unit)
     smaller = select(smaller > least, smaller, least)
     return select(chosen < smaller, chosen, smaller)
@@ -76,17 +76,17 @@ MAX_AGE = 20  # steps with one factorization: each update costs a vector and two
 
 
 def armijo_ratio(length: Any, linear_residual: Any) -> Any:
-    """||F|| after that part of a step over ||F|| before, up to which it is accepted; `linear_residual` is at most 1."""
+    """Largest accepted ratio of ||F|| after that part of a step to ||F|| before; `linear_residual` is at most 1."""
     return 1 - SUFFICIENT_DECREASE * length * (1 - linear_residual)
 
 
 def largest_ratio(is_fresh: Any) -> Any:
-    """||F|| after a whole step with a factored J over that before, up to which it is accepted."""
+    """Largest accepted ratio of ||F|| after a whole step with a factored J to that before."""
     return STALE_DECREASE + (1 - SUFFICIENT_DECREASE - STALE_DECREASE) * is_fresh
 
 
 def slowest_rate(cost: int) -> float:
-    """Mean rate of ||F|| per step at which a stale J is worth keeping, where another takes `cost` products."""
+    """Mean rate of ||F|| per step at which a stale J is worth keeping, where a new one takes `cost` products."""
     return 0.1 ** (DIGITS / (cost + 1))
 
 
@@ -124,7 +124,7 @@ def part_of_leg(square: Any, along: Any, room: Any) -> Any:
 
 
 def has_natural_decrease(size: Any, first: Any, length: Any) -> Any:
-    """Whether ||J^-1 F|| has fallen from `first` to `size` as after that part of Newton's step: Deuflhard, 3.3."""
+    """Whether the fall of ||J^-1 F|| from `first` to `size` suffices for that part of Newton's step: Deuflhard, 3.3."""
     return size <= (1 - length / 4) * first
 
 

@@ -1,7 +1,7 @@
-"""Other ways along a direction than backtracking: whole steps, strong Wolfe conditions, a dogleg, steps within bounds.
+"""Alternatives to backtracking along a direction: whole steps, strong Wolfe conditions, a dogleg, steps within bounds.
 
 Iterates stay inside bounds [1]_: a step leaves the part ``min(0.1, ||F|| / ||F(x0)||)`` of the distance to a bound, so
-that a root on a bound is approached as fast as ||F|| falls, and functions that exist inside alone are not called on it.
+that a root on a bound is approached as fast as ||F|| falls, and functions that exist only inside are not called on it.
 With a dense J a step that would leave the bounds minimizes ||F + J s|| within them.
 
 References
@@ -205,7 +205,7 @@ def trust_step(descent: Descent, newton: Array, radius: HostArray, eta: HostArra
 
 
 def dogleg(unit: Array, length: HostArray, newton: Array, radius: HostArray) -> tuple[Array, HostArray, HostArray]:
-    """Steps of length `radius` on the path from 0 by `length` times `unit` to Newton's step; the parts of both legs."""
+    """Steps of length `radius` on a path from 0 via `length` times `unit` to Newton's step; the parts of both legs."""
     xp = array_namespace(newton)
     first = unit * from_host(np.fmin(length, radius), unit)[:, None]
     first = xp.where(xp.isfinite(first), first, 0.0)
@@ -227,7 +227,7 @@ def kept_part(norms: HostArray, first: HostArray) -> HostArray:
 
 
 def least_squares_step(J: HostArray, F: HostArray, low: HostArray, high: HostArray, step: HostArray) -> HostArray:
-    """The minimizer of ||R (F + J s)|| with low <= s <= high, where R brings rows of J to one size, for one system."""
+    """The minimizer of ||R (F + J s)|| with low <= s <= high, where R equilibrates the rows of J, for one system."""
     shortened = np.clip(step, low, high)
     with np.errstate(all="ignore"):
         if not (np.isfinite(J).all() and np.isfinite(F).all()):  # which LAPACK is not called with

@@ -47,7 +47,7 @@ class Small(Nonlinear):
         return Newton(self.function, self.settings.stop or NonlinearStop()).solve
 
     def over(self, size: int, axes: tuple[int | None, ...]) -> Small:
-        """The solve of a batch of systems, each of which ends alone."""
+        """The solve of a batch of systems, each of which ends independently."""
         found = Small(jax.vmap(self.function, in_axes=(0, *axes)), (size, *self.shape), self.dtype, self.settings)
         vars(found)["attempt"] = jax.vmap(self.attempt, in_axes=(0, *axes))
         return found
@@ -88,7 +88,7 @@ class TracedProgress(Progress):
 
     @classmethod
     def unpack(cls, numbers: Array) -> TracedProgress:
-        """The inverse of `pack`; J is not doubted here."""
+        """The inverse of `pack`, with `doubted` false."""
         found = cls(*numbers)
         found.doubted = False
         return found
@@ -105,7 +105,7 @@ class Newton:
 
     Its steps are halved until ||F||_2 falls. The error of x is estimated by the simplified Newton correction with the
     factors of the step, relative to the unknowns in units that J shows. A step takes N products J v, a factorization,
-    and a residual for each length, success far from x0 one more. What does not converge ends as STAGNATED or RUNNING.
+    and a residual for each length; success far from x0 takes one more. Other systems end as STAGNATED or RUNNING.
     """
 
     function: Function
@@ -128,7 +128,7 @@ class Newton:
         return state["x"], state["status"], *numbers, *counts
 
     def _start(self, x0: Array, value: Array) -> State:
-        """The state at x0, where F has that value."""
+        """The state at x0, where F has the given value."""
         norm, count = jnp.linalg.norm(value), jnp.int32(1)
         error = jnp.where(norm == 0, jnp.finfo(x0.dtype).eps, jnp.inf)
         progress = TracedProgress(error=error, size=jnp.linalg.norm(x0)).pack(x0.dtype)
@@ -181,7 +181,7 @@ class Newton:
 
     @staticmethod
     def _is_far(found: State, before: Array) -> Array:
-        """Whether x is so far from x0 that J has to be confirmed; of one unknown, from the point before."""
+        """Whether x is so far from x0 that J must be confirmed; for one unknown, from the previous point."""
         x = found["x"]
         start = jnp.where((found["norm"] > 0) & (x.size == 1), before, found["start"])
         moved, scale = jnp.abs(x - start), plain_scales(*(v[None] for v in (x, before, found["reference"])))[0]
@@ -189,7 +189,7 @@ class Newton:
 
     @staticmethod
     def _agrees(F: Callable[[Array], Array], factors: Any, found: State, before: Array) -> Array:
-        """Whether J of the point before holds at x, as `implicitsolve.nonlinear._accuracy.agrees`; a product."""
+        """Whether the previous J holds at x, as in `implicitsolve.nonlinear._accuracy.agrees`, by one product."""
         x = found["x"]
         missed = jnp.abs(lu_solve(factors, jax.jvp(F, (x,), (x,))[1]) - x)
         scale = plain_scales(*(v[None] for v in (x, before, found["reference"])))[0]
@@ -197,7 +197,7 @@ class Newton:
 
     @staticmethod
     def _lengths(J: Array, x: Array, before: Array, reference: Array, *vectors: Array) -> list[Array]:
-        """Lengths of vectors, relative to what x and the point before have as sizes in units of J."""
+        """Lengths of vectors, relative to the sizes of x and of the previous point, in units of J."""
         scale: Any = scales(units_of(J[None], jnp)[0], before, x, reference, jnp)
         scale = jnp.minimum(scale, plain_scales(*(v[None] for v in (x, before, reference)))[0])
         return [jnp.abs(vector / scale).max() for vector in vectors]

@@ -190,7 +190,7 @@ class HostSolve(ABC):
 
 
 class Session:
-    """A solver in its own thread, which stands still while it waits for an answer."""
+    """A solver in its own thread, which is blocked until an answer comes."""
 
     def __init__(self, run: Callable[[Ask], tuple[Any, ...]]) -> None:
         self.point: Any = None  # of the last product

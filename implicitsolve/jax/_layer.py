@@ -305,5 +305,5 @@ def _run_mapped(
 
 
 def _over(part: Packing, lead: tuple[int, ...]) -> Packing:
-    """The words of as many such arrays."""
+    """The words of an array of such arrays, with the axes `lead` in front."""
     return Packing((*lead, *part.shape), part.dtype)

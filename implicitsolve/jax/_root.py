@@ -144,7 +144,7 @@ MOST = 256  # residuals that are kept
 
 @dataclass(frozen=True)
 class Equations:
-    """What determines the equations of a call, but for the values of arrays."""
+    """All that determines the equations of a call, except the values of arrays."""
 
     residual: Callable[..., Any]
     unravel: Callable[[Any], Any] = field(compare=False)

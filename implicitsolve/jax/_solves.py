@@ -36,7 +36,7 @@ class Settings:
         return self
 
     def solve_root(self, problem: Problem, start: Any = None) -> tuple[Any, ...]:
-        """What `outcome` describes, for a root of a problem."""
+        """Find a root of a problem, and return what `outcome` describes."""
         result = root_on_host(problem, start, method=self.method, stop=self.stop)
         status, counts = np.asarray(result.status), result.counts
         calls = (count * np.ones_like(status) for count in (counts.residuals, counts.jvps + counts.vjps))

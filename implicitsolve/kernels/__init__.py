@@ -43,12 +43,12 @@ __all__ = [
 
 
 def _long_rows(*, size: int) -> bool:
-    """Compiled code makes one pass where NumPy makes ten; layers of fewer numbers are not worth loading it."""
+    """Whether rows are long enough to load compiled code, which makes one pass where NumPy makes ten."""
     return size >= 32
 
 
 def _long_systems(*, length: int, block_size: int, **others: Any) -> bool:
-    """Not those for which loading compiled code takes longest."""
+    """Whether systems are large enough to load compiled code, which takes longer than solving small ones."""
     return length * block_size >= 16
 
 

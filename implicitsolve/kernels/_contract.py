@@ -96,7 +96,7 @@ class Kernel:
         Works on every array library.
     pays : dict of callables, optional
         ``pays[backend](**case)`` is whether a problem of these sizes is worth that backend, without loading it.
-        Only sizes decide, so that the same problem always takes the same path. Without an entry every case is.
+        Only sizes decide, so that the same problem always takes the same path. Without an entry all are.
     module : str, optional
         Where our backends implement it: ``backends/numba/_<module>.py`` and ``backends/cupy/_<module>.py``, imported
         when the kernel is first selected for their arrays; a backend without that file does not implement it. The

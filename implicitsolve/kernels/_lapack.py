@@ -46,12 +46,12 @@ def block_lu(blocks: HostArray, lower: int, upper: int, *, pivoting: str = "bloc
 
 
 def supports(like: Any, *, length: int, block_size: int, **others: Any) -> bool:
-    """Whether there is anything to call LAPACK for."""
+    """Whether the arrays are NumPy's and the systems not empty."""
     return isinstance(like, np.ndarray) and length * block_size > 0
 
 
 def pays(*, length: int, block_size: int, **others: Any) -> bool:
-    """Whether to take one system after the other: not short ones of small blocks, which the reference does at once."""
+    """Whether to factor system by system: not short ones of small blocks, which the reference does all at once."""
     return length > 64 or block_size >= 24
 
 

@@ -60,7 +60,7 @@ def _scaled_norm2(x: Array, scale: HostArray) -> HostArray:
 
 
 class Norms:
-    """Norms of the rows of arrays (B, N), on the host; from a device all are transferred with the first one."""
+    """Norms of the rows of arrays (B, N), on the host; from a device the first request transfers all of them."""
 
     def __init__(self, *arrays: Array, numbers: HostArray | None = None) -> None:
         self.arrays = arrays

@@ -159,7 +159,7 @@ class _BlockLU(_Reference):
 
 
 class _OnHost:
-    """Factors of systems that LAPACK has on the host, for arrays of another library or device."""
+    """LAPACK's factors on the host, for arrays of another library or device."""
 
     def __init__(self, factors: Factors) -> None:
         self.factors, self.singular, self.growth = factors, factors.singular, factors.growth

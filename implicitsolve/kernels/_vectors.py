@@ -65,10 +65,10 @@ class Vectors:
 
     @staticmethod
     def orthonormalize(V: Array, w: Array) -> Array:
-        """Write what w (b, N) has outside the span of all rows of V (b, j + 1, N) but the last into that one.
+        """Orthogonalize w (b, N) against all rows of V (b, j + 1, N) but the last, and write it into the last.
 
-        Classical Gram-Schmidt, twice. The row gets length 1 where its squares neither overflow nor underflow, and else
-        keeps its own. Return <V_i, w>, and the square of the row's length before it was scaled, (b, j + 1).
+        Classical Gram-Schmidt, twice. The row is scaled to length 1 unless its squares overflow or underflow.
+        Return <V_i, w>, and the square of the row's length before it was scaled, (b, j + 1).
         """
         xp, basis, has_phase = array_namespace(w), V[:, :-1, :], is_complex(w)
         parts: list[Array] = []
@@ -85,7 +85,7 @@ class Vectors:
 
     @staticmethod
     def start(V: Array, r: Array, norms: HostArray, alive: HostArray) -> None:
-        """Write r (b, N), of these norms, into the first row of V at length 1; zeros where a system is not alive."""
+        """Write r (b, N), divided by these norms, into the first row of V; zeros where a system is not alive."""
         xp, good = array_namespace(r), alive & (norms > 0)
         unit = quotient(r, from_host(np.where(good, norms, 1.0), r)[:, None])
         V[:, 0, :] = unit if good.all() else xp.where(from_host(good, r)[:, None], unit, xp.zeros_like(r))
@@ -131,7 +131,7 @@ class Vectors:
 
     @staticmethod
     def nearby(x: Array, v: Array, reach: Array) -> tuple[Array, Array]:
-        """A point that is `reach` (b,) away from x in the direction of v, and ||v|| over that as a column."""
+        """The point at the distance `reach` (b,) from x in the direction of v, and ||v|| / `reach` as a column."""
         xp = array_namespace(v)
         size = xp.max(xp.abs(v), axis=1, keepdims=True)
         one = xp.ones_like(size)  # in the place of zeros; NaN remain
@@ -153,7 +153,7 @@ class Vectors:
     def half_diagonals(
         previous: Array, following: Array, own_previous: Array, own_following: Array
     ) -> tuple[Array, Array, Array]:
-        """Diagonals of I - second first, (..., T, k), below, main and above; the `own` ones are of the first."""
+        """Diagonals (..., T, k) of I - second first: below, main and above; arguments `own_...` are of the first."""
         xp, T = array_namespace(previous), previous.shape[-2]
         before, at = own_previous[..., :T, :], own_following[..., :T, :]  # of the eliminated block before each kept one
         blank = xp.zeros_like(previous[..., : T + 1 - own_previous.shape[-2], :])

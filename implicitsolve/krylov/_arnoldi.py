@@ -246,7 +246,7 @@ class Arnoldi:
         self.alive &= (self.expected > self.target) & (self.count < self.limits)
 
     def _takes_one(self, numbers: HostArray) -> bool:
-        """Extend the problem of one real system by an ordinary column, in plain numbers; whether it was that."""
+        """Extend the problem of one real system by a column, in plain numbers; return whether that was ordinary."""
         if numbers.shape[0] > 1 or numbers.dtype.kind == "c":
             return False
         h, below, (low, high) = numbers[0, :-1], math.sqrt(abs(numbers[0, -1])), self.safe_range
@@ -261,7 +261,7 @@ class Arnoldi:
         return True
 
     def _check(self, numbers: HostArray) -> tuple[HostArray, HostArray]:
-        """The coefficients of A z in the basis, and the norm of the rest, measured again where squares would not do."""
+        """The coefficients of A z in the basis, and the norm of the rest, computed again where its square is unsafe."""
         h, squares = numbers[:, :-1], np.abs(numbers[:, -1])
         sizes, (low, high) = np.sqrt(squares), self.safe_range  # in the precision of that kernel
         is_good, below = (sizes > low) & (sizes < high), sizes.astype(np.float64)

@@ -128,7 +128,7 @@ def classify(
 
 
 def with_idle_measured(outcome: KrylovOutcome, A: LinearOperator, b: Array, target: HostArray) -> KrylovOutcome:
-    """Measure where x = 0 was accepted without a product: where A has a NaN it solves nothing, not even b = 0."""
+    """Measure residuals where x = 0 was accepted without a product: no x solves a system whose A has a NaN."""
     rows = np.flatnonzero((outcome.iterations == 0) & (outcome.status == Status.CONVERGED))
     if not rows.size or 0 in b.shape:
         return outcome
@@ -199,7 +199,7 @@ class TruncatedInverse(KrylovMethod):
         confirm: bool = True,
         polish: bool = False,
     ) -> KrylovOutcome:
-        """Apply the polynomial on arrays (B, N); see `KrylovMethod`. Without `confirm` the norm is of a term fewer."""
+        """Apply the polynomial on arrays (B, N); see `KrylovMethod`. Without `confirm` the norm lacks the last term."""
         x, r, norms = start(A, b, x0)
         products = min(self.order, max_iterations)
         with np.errstate(all="ignore"):

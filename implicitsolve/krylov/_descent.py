@@ -76,7 +76,7 @@ class DescentCollector:
 
 
 def _normalize(v: Array) -> tuple[Array, HostArray]:
-    """Vectors (b, N) over their lengths, and those; zero where the length is."""
+    """Vectors (b, N) divided by their lengths, and the lengths; zero where a length is zero."""
     size = norm2(v)
     with np.errstate(all="ignore"):
         return quotient(v, from_host(np.where(size > 0, size, 1.0), v)[:, None]), size

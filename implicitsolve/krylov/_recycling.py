@@ -30,12 +30,12 @@ SINGULAR = 1e-8  # relative size under which a singular value is rounding error
 
 
 def room_of(entries: int) -> int:
-    """Rows of such a size that each of two bases may have."""
+    """Number of rows of `entries` numbers that each of two bases may have."""
     return max(LEAST_ROWS, BASIS_MEMORY // max(2, 2 * entries))
 
 
 def most_kept(recycle: int, entries: int) -> int:
-    """Pairs of rows of such a size that are kept from earlier solves."""
+    """Number of pairs of rows of this size that are kept from earlier solves."""
     return min(recycle, max(20, RECYCLED_MEMORY // max(1, entries)), room_of(entries) // ROWS_PER_VECTOR)
 
 
@@ -61,7 +61,7 @@ class RecyclingGMRES:
 
     @property
     def space(self) -> RecycledSpace | None:
-        """The recycled space; that of the last solve joins it when it is needed: the last one of all is not."""
+        """The recycled space; that of the last solve joins it only when needed, as that of the final solve never is."""
         if self._new is not None:
             collector, M = self._new
             self._space, self._new = collector.join(self._space, M), None
@@ -147,7 +147,7 @@ class RecycledSpace:
     changes little, J M is the identity on what the last Krylov spaces spanned, and a new one continues where they
     ended. It costs no product.
 
-    C and K (B, q, N) are, as rows, newest first, C and what is added: U next to the user's preconditioner, `base`, else
+    C and K (B, q, N) hold, as rows, newest first, C and what is added: U with the user's preconditioner `base`, else
     U - C / theta, where theta (B,) is the size of J on the rest. A system has the rows that are `held` (B, q), others
     are zero. T (B, q, q) is transposed, an upper triangle.
     """
@@ -180,7 +180,7 @@ class RecycledSpace:
         return RecycledSpace(self.C, K, self.T, self.theta, self.held, base)
 
     def limit(self, held: HostArray) -> RecycledSpace:
-        """Return the space with fewer rows: those of `held`, of each system the newest or none."""
+        """Return the space with the rows `held` alone: the newest ones of each system, or none."""
         rows = np.flatnonzero(held.any(axis=0))
         xp, held = array_namespace(self.C), held[:, rows]
         C, K = (xp.take(x, from_host(rows, x), axis=1) for x in (self.C, self.K))
@@ -290,7 +290,7 @@ def truncate(
 ) -> tuple[HostArray, HostArray, HostArray, HostArray]:
     """P, W / S, the mean of S, and which columns are held, of the smallest singular values of R = P S W^H.
 
-    Those are what a Krylov space is slow to find. With J Z = C R, the pairs are U = Z W / S and C P.
+    Those directions are what a Krylov space is slow to find. With J Z = C R, the pairs are U = Z W / S and C P.
     """
     P, S, Wh = np.linalg.svd(R)
     good = (negligible * S[:, :1] < S) & (least < S)

@@ -23,8 +23,8 @@ from implicitsolve.stopping import LinearStop, NonlinearStop
 class MeshProblem(MeshFunctions):
     """F(x) = 0 on a mesh whose points are partitioned across ranks; `Mesh.problem` makes one.
 
-    Every rank calls the same methods in the same order. States are arrays of this rank's points, and all numbers of a
-    result but those in states are those of the whole, the same on every rank.
+    Every rank calls the same methods in the same order. States are arrays of this rank's points; all other numbers of
+    a result are those of the whole problem, the same on every rank.
 
     Attributes
     ----------

@@ -184,7 +184,7 @@ class MeshPoints:
         return self._own_rows(A)
 
     def _square(self, own: HostArray) -> HostArray:
-        """Values at the own points, in the place of those that the functions get, with zeros around them."""
+        """Values at the own points, as an array of all points that the functions get, zero around the own ones."""
         rows = np.zeros((1, int(np.prod(self.patch.seen_shape)) * self.fields), dtype=own.dtype)
         rows[0, self._own_places()] = own.reshape(-1)
         return rows

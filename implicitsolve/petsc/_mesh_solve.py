@@ -185,7 +185,7 @@ class MeshSolve:
         return self.course.holds(measure, np.asarray([self.target]), NOTHING, None)
 
     def _ending(self, snes: Any, measure: float, x: Any, F: Any) -> Status:
-        """How the solve has ended, at x, where F is rounding error or not."""
+        """How the solve has ended at x; where PETSc is stuck, this tests whether F is rounding error."""
         if self._holds(measure):
             return Status.CONVERGED
         status = self.ended or ending(snes)

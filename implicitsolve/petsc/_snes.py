@@ -124,7 +124,7 @@ class Course:
             progress.note_correction(progress.gain * norm, step, scale, scale, self.unit)
 
     def holds(self, measure: float, target: HostArray, x: Array, moved: Array | None) -> bool:
-        """Whether the stopping rule holds, with that norm of F at x, where the last step has led."""
+        """Whether the stopping rule holds at x, the end of the last step, where F has the norm `measure`."""
         progress, stop = self.progress, self.stop
         if measure == 0:
             return True
@@ -135,7 +135,7 @@ class Course:
         return bool(is_accurate and (is_small or not stop.judges_F) and not progress.runs_away())
 
     def aim(self, measure: float, target: float) -> float:
-        """What that norm of F has to fall to: where the error of x decides, as it is expected from its estimate."""
+        """What the norm of F has to fall to; where the error of x decides, the norm expected from its estimate."""
         stop, error = self.stop, self.progress.error
         is_expected = stop.judges_x and not stop.judges_F and 0 < error < np.inf
         return measure * (stop.error_limit(self.unit) / error) if is_expected else target
@@ -288,6 +288,6 @@ def step_of(snes: Any, iteration: int, measure: float, target: HostArray, before
 
 
 def _name(reasons: Any, code: int) -> str:
-    """Name of a reason; of several for one code the one that is known here."""
+    """Name of a reason; if several have one code, the one that is known here."""
     names = [name for name in dir(reasons) if not name.startswith("_") and getattr(reasons, name) == code]
     return next((name for name in names if name in FAILURES), names[0] if names else "")

@@ -1,4 +1,4 @@
-"""PETSc as a library: its import, options that are all used, its matrices, and F and J of a problem for it."""
+"""PETSc as a library: its import, options, which must all be used, its matrices, and F and J of a problem for it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def solve_with_options(
     solve: Callable[[], object],
     iterations: Callable[[], int],
 ) -> None:
-    """Give a solver options, and solve: then one that PETSc has not looked at is an error, unless nothing iterated."""
+    """Set a solver's options, and solve; any option that PETSc did not read is an error, unless nothing iterated."""
     prefix = f"implicitsolve_{next(numbers)}_"
     database = petsc().Options()
     names = {name: f"{prefix}{name.lstrip('-')}" for name in options}
@@ -111,7 +111,7 @@ def matrices(owner: str, A: Any, fields: int = 1) -> list[Any]:
 
 
 def rows_of(A: BlockBandedMatrix | SparseMatrix, system: int = 0, *, zeros: bool = False) -> Any:
-    """One system's matrix as SciPy's CSR, with its diagonal, which factors need; `zeros`: all places of a band."""
+    """One system's matrix as SciPy's CSR, with its diagonal, which factors need; with `zeros` all places of a band."""
     if isinstance(A, SparseMatrix):
         pattern, places, _ = A.structure.with_diagonal
         data = np.zeros(pattern.nnz, dtype=A.dtype)
@@ -218,7 +218,7 @@ class PETScSystem:
     J : petsc4py.PETSc.Mat
         The Jacobian: assembled, or a shell with products.
     is_assembled : bool
-        Which of the two.
+        Whether J is assembled.
     """
 
     def __init__(self, evaluator: Evaluator, x: Array, *, assemble: bool = True) -> None:

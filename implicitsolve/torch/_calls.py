@@ -1,4 +1,4 @@
-"""A root as a function of tensors, and what calls of it are: of any call the adjoint, the tangent and the batch."""
+"""A root as a function of tensors, whose calls are objects: a first call, and its adjoint, tangent and batched ones."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Call(ABC):
         return [next(gradients) if is_wanted else None for is_wanted in wanted]
 
     def tangent(self, x: Tensor, tensors: Tensors, tangents: Sequence[Tensor | None]) -> Any:
-        """Derivative of the root along those tangents of the tensors that are not None."""
+        """Derivative of the root along the tangents that are not None."""
         given = [tangent is not None for tangent in tangents]
         return Root.apply(TangentCall.of(self, given), None, x, *tensors, *(t for t in tangents if t is not None))
 
@@ -181,7 +181,7 @@ class Call(ABC):
 
     @staticmethod
     def by(function: Callable[[Tensors], Tensor], tensors: Tensors, wanted: Sequence[bool]) -> Callable[..., Tensor]:
-        """A function of tensors as one of the requested ones alone."""
+        """A function of all tensors, as a function of the requested ones alone."""
 
         def of_some(*some: Tensor) -> Tensor:
             given = iter(some)

@@ -54,7 +54,7 @@ EQUATIONS = Equations(
 class LayerCall(Call):
     """One solve of a layer; the tensors are its parameters, inputs and boundary states, in the order of `names`.
 
-    What is differentiated again, or transformed, is the residual in operations of torch; the rest is the adapter's.
+    Higher derivatives and transforms use the residual in operations of torch, all else the adapter's functions.
     """
 
     layer: ImplicitLayer

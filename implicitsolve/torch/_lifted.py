@@ -124,7 +124,7 @@ class LiftedNet(ImplicitLayer):
         return scipy.sparse.csr_array((array, places.indices, places.indptr), shape=places.shape)
 
     def product(self, name: str, matrix: Tensor, x: Tensor) -> Tensor:
-        """A x or B x, of which `matrix` has the entries."""
+        """A x or B x, where `matrix` holds the entries of A or B."""
         if self._places is None:
             return linear(x, matrix)
         rows, columns = (torch.from_numpy(index).long() for index in self._places[name].tocoo().coords)
@@ -142,7 +142,7 @@ class LiftedNet(ImplicitLayer):
     def project(self, kappa: float = 0.95) -> None:
         """Replace A by the nearest matrix with ||A||_inf <= kappa: see `implicitsolve.adapters.project_well_posed`.
 
-        With a pattern each parameter is scaled down by what the rows that have it need: well posed, not the nearest.
+        With a pattern each parameter is scaled down as its rows require: the result is well posed, but not the nearest.
         """
         if self._places is None:
             with on_device(self.A):
@@ -157,7 +157,7 @@ class LiftedNet(ImplicitLayer):
 
 
 def read_pattern(pattern: Any, shapes: Mapping[str, tuple[int, ...]], bias: bool) -> tuple[dict[str, Any], int]:
-    """The places of A's and B's entries, whose data are indices of parameters, and the number of those but b."""
+    """The places of A's and B's entries, whose data are indices of parameters, and their number without b."""
     found: dict[str, Any] = {}
     if not isinstance(pattern, tuple | list) or len(pattern) != len(shapes):
         raise TypeError(f"LiftedNet: `pattern` must be two matrices, of A and B, got {type(pattern).__name__}")

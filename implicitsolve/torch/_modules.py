@@ -16,7 +16,7 @@ from implicitsolve.torch._options import Start
 
 
 class _Recurrent(ImplicitLayer):
-    """A layer of sequences, whose parameters have the shapes of those that the adapter's function of them returns."""
+    """A layer of sequences, whose parameters have the shapes of the adapter's, as its ``..._parameters`` draws them."""
 
     def __init__(
         self,

@@ -131,7 +131,7 @@ class Start:
         self.is_batch: bool = is_batch
 
     def check(self, caller: str, inputs: Tensor, event_ndim: int) -> None:
-        """Raise unless there is a key for each sample of the inputs, of which one has so many axes."""
+        """Raise unless there is a key for each sample of the inputs; one sample has `event_ndim` axes."""
         is_batch = inputs.ndim > event_ndim
         expected = f"{inputs.shape[0]} keys" if is_batch else "one key, not a list,"
         if self.is_batch != is_batch or (is_batch and len(self.keys) != inputs.shape[0]):

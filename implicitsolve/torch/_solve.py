@@ -134,7 +134,7 @@ def jacobian_penalty(
 ) -> Tensor:
     """Estimate ``||dG/dx||_F^2 / N``, the mean over the systems of x = G(x), for the loss of a training step.
 
-    That of `implicitsolve.derivatives.jacobian_penalty`, differentiable with respect to everything, by exact
+    This is `implicitsolve.derivatives.jacobian_penalty`, differentiable with respect to everything, by exact
     derivatives.
 
     Parameters
@@ -146,7 +146,7 @@ def jacobian_penalty(
     *args
         Of the residual.
     samples : int, optional
-        Random vectors. Default 1, as there.
+        Number of random vectors. Default 1.
     generator : torch.Generator, optional
         Source of the vectors. Default: torch's own.
 

@@ -80,7 +80,7 @@ class _Stacked(nn.Module):
                 nn.init.constant_(parameter, 1.0 if own == "bz" else 0.0)
 
     def flatten_parameters(self) -> None:
-        """Nothing: for calls of the method of `torch.nn`'s layers."""
+        """Do nothing: the method exists because `torch.nn`'s layers have it."""
 
     def extra_repr(self) -> str:
         names = ("input_size", "hidden_size", "num_layers", "batch_first", "dropout", "bidirectional")
@@ -122,7 +122,7 @@ class _Stacked(nn.Module):
         return values
 
     def _edges(self, i: int, given: list[Tensor | None]) -> dict[str, Tensor]:
-        """The states beyond the ends of a layer: its parameters, or in their place what the caller gave."""
+        """The states beyond the ends of a layer: its parameters, or what the caller gave in their place."""
         edges = {name: getattr(self, f"{name}_l{i}") for name in self._boundaries}
         for part, value in zip(self.parts, given, strict=True):
             if value is not None and not self.bidirectional:
@@ -136,7 +136,7 @@ class _Stacked(nn.Module):
         return edges
 
     def _final(self, states: Tensor, ends: Tensor | None) -> list[Tensor]:
-        """The states at the last position; of a bidirectional layer their first half, and the others at the first."""
+        """The states at the last position; if bidirectional, their first half, and the second at the first position."""
         if ends is None:
             last = states[..., -1, :]
         else:

@@ -10,7 +10,7 @@ function, and `rnn` a whole recurrence; see their references. They are selected 
 `most_rows`: ``value(x, states, factors, distances)``, ``step(x, previous)``, ``push(factors, dstates, distances)``,
 ``pull(factors, w)``, ``pull_back(factors, w, distances, length)``, ``gradients(inputs, states, factors, sums, joined)``
 and ``diagonals(factors)``, as `StencilGRUCell` composes them of products and of the functions above. Its reference
-returns None: compose them. It is selected by `size` and `neighbours`.
+returns None: callers compose them. It is selected by `size` and `neighbours`.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ __all__ = [
 
 
 def _long_rows(*, size: int, **others: int) -> bool:
-    """Compiled code makes one pass where NumPy makes ten; it is not worth loading for layers of fewer numbers."""
+    """Whether rows are long enough to load compiled code, which makes one pass where NumPy makes ten."""
     return size >= 32
 
 
 def _compose(weights: Array) -> None:
-    """No function runs as a whole."""
+    """Return None: no function runs as a whole."""
 
 
 mixture: Kernel = Kernel("mixture", _gates.Mixture(), {"numba": _long_rows}, "gates")

@@ -1,10 +1,10 @@
 """The formulas of gated layers' elementwise work, each once for every backend that Python code describes.
 
-A formula is a function of the functions `f` of numbers and its arguments: whole arrays (`OnArrays`, the reference for
-any library), or on single numbers, from which a backend makes a loop. It returns a tuple of results; of values, with a
-function at last that returns the factors, which derivatives read. Where an argument is a stack (i, n, k), of i matrices
-for n positions with k numbers each, so are ``f.stack`` and the list of factors, in which None leaves a part as it is; a
-tuple stands for several matrices. What arguments and results are is said where `_gates` calls them.
+A formula is called with the elementary functions `f` and its arguments: whole arrays (`OnArrays`, the reference for
+any library), or single numbers, from which a backend makes a loop. It returns a tuple of results, which in a formula
+for values ends with a function that returns the factors, which derivatives read. For a stack (i, n, k), of i matrices
+for n positions with k numbers each, ``f.stack`` and the list of factors are stacks too; None leaves a part as it is.
+A tuple stands for several matrices. `_gates` describes arguments and results where it calls formulas.
 """
 
 from __future__ import annotations

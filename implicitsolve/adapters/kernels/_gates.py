@@ -7,7 +7,7 @@ products with a direction, `pull` for those with a cotangent.
 
 Positions may also have two axes, as T positions of B sequences, (B, T, k). What belongs to neighbours may then come
 in the places of the neighbours themselves, with `distances`, one for each: the value at [b, t + distance] belongs to
-position [b, t], and zeros where there is none. There may be other numbers of these positions, even and odd ones say.
+position [b, t], and zeros where there is none. There may be more or fewer places than T, as for even and odd positions.
 Layers use this where `takes_sequences`, that is on a GPU, where it saves launches; on the host it saved at most 4 %.
 
 The layers' definitions are in the adapters; a gate is 1/(1 + exp(y)), which is sigma(-y).
@@ -54,16 +54,16 @@ class Mixture:
         return self.work.run(formulas.push_mix, products[:1], (products, factors, dstates))[0]
 
     def pull(self, y: Array, hhat: Array, factors: Array) -> tuple[Array, tuple[Array, ...]]:
-        """Return the cotangents of hhat, the sum of the product y and what is known of it, and of the a_j."""
+        """Return the cotangents of hhat (the product y plus the part already known) and of the a_j."""
         arguments = tuple(self.work.new(y) for _ in range(factors.shape[0] // 2 + 1))
         return tuple(self.work.run(formulas.pull_mix, (y, arguments), (arguments, y, hhat, factors)))
 
     def share(self, products: Arrays, hhat: Array, factors: Array) -> tuple[Array, ...]:
-        """Return the cotangents of the h_j: the products, with those of the a_j, plus s_j times that of hhat."""
+        """Return the cotangents of the h_j: the products with those of the a_j, plus s_j times that of hhat."""
         return self.work.run(formulas.share, (products,), (products, hhat, factors))[0]
 
     def gather(self, products: Arrays, hhat: Array, factors: Array, distances: Sequence[int], length: int) -> Array:
-        """Return the sum of these that each of the neighbours gets, (B, length, k)."""
+        """Return the sum of the cotangents that each neighbour gets, (B, length, k)."""
         return total(near(self.share(products, hhat, factors), [-distance for distance in distances], length))
 
 
@@ -82,11 +82,11 @@ class GRU:
         return self.work.fill(formulas.reset, (y[0, ...], y[1, ...]), (y, x, hhat), factors)
 
     def blend(self, y: Array, x: Array, keep: Array, hhat: Array, factors: Factors = None) -> Array:
-        """Return h for the product y of r*hhat, and what else `reset` got and returned."""
+        """Return h for the product y of r*hhat and the other arguments and results of `reset`."""
         return self.work.fill(formulas.blend, (y,), (y, x, keep, hhat), factors)[0]
 
     def push_reset(self, y: Array, dhhat: Array, factors: Array) -> Array:
-        """Return d(r*hhat) for the products y (2, n, k) of dhhat; the first of them stays."""
+        """Return d(r*hhat) for the products y (2, n, k) of dhhat; the first of them is kept."""
         return self.work.run(formulas.push_reset, (y[1, ...],), (dhhat, y, factors))[0]
 
     def push_blend(self, y: Array, gates: Array, dhhat: Array, factors: Array) -> Array:
@@ -98,7 +98,7 @@ class GRU:
         return factors[4, ...] * w
 
     def pull_reset(self, y: Array, w: Array, factors: Array) -> Sequence[Array]:
-        """Return the cotangents of hhat, as far as it is known, and of the gates' arguments, for the product y."""
+        """Return the part of hhat's cotangent known so far, and those of the gates' arguments, for the product y."""
         return self.work.run(formulas.pull_reset, (y, self.work.stack(2, y)), (y, w, factors))
 
 
@@ -110,8 +110,8 @@ class LSTM:
 
     - of the mixture, a stack of 5: s, ds/da, ds/dc for the arguments a and c of the switch, and the differences of the
       neighbours' h and c,
-    - of the rest, a stack of 6: f, o (1 - tanh(c)^2), and the derivatives by the arguments of i, f and g, of c, and by
-      that of o, of h; in the order i, f, o, g.
+    - of the rest, a stack of 6: f, o (1 - tanh(c)^2), and the derivatives of c by the arguments of i, f and g, and
+      of h by that of o; in the order i, f, o, g.
     """
 
     takes_sequences: ClassVar[bool] = False
@@ -151,7 +151,7 @@ class LSTM:
         return self.work.run(formulas.pull_mix_states, places, (hhat, chat, factors))
 
     def share(self, products: Arrays, hhat: Array, chat: Array, factors: Array) -> Sequence[Array]:
-        """Return the cotangents of both neighbours' states; the products have those of the switch's arguments."""
+        """Return the cotangents of both neighbours' states, for the products with those of the switch's arguments."""
         work = self.work
         places = *work.state(hhat), *work.state(hhat)
         hp, cp, hq, cq = work.run(formulas.share_states, places, (products, hhat, chat, factors))
@@ -160,7 +160,7 @@ class LSTM:
     def gather(
         self, products: Arrays, hhat: Array, chat: Array, factors: Array, distances: Sequence[int], length: int
     ) -> Array:
-        """Return the sum of these that each of the neighbours gets, (B, length, 2 k)."""
+        """Return the sum of the cotangents that each neighbour gets, (B, length, 2 k)."""
         return total(near(self.share(products, hhat, chat, factors), [-distance for distance in distances], length))
 
 

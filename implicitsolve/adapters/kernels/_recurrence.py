@@ -64,7 +64,7 @@ def recurrence(step: Step, x: Arrays, begin: Array, lags: Lags, plan: Plan, give
     ``step(x, states)`` returns the results of one step (m, k), and the states that later steps get, for rows of `x`,
     which are on axis -2, and the states `lags` steps ago, each at least 1. `begin` holds the states (runs, max(lags),
     k) before the first step, the latest first. Where states (plan.rows, k) are `given` in the places of the results,
-    steps take these for earlier states, and the results are the given states minus theirs: a residual.
+    steps use these as earlier states, and return the given states minus their own: a residual.
     """
     xp, start, order = array_namespace(begin), 0, plan.longest_first
     active, at, targets = plan.steps(order)
@@ -137,7 +137,7 @@ def clear_rows(x: Array, empty: Array) -> Array:
 
 
 class Activation(NamedTuple):
-    """A function of each number, and its derivative by the function's value, as formulas have them."""
+    """An elementwise function, and its derivative in terms of the function's value, as formulas take them."""
 
     of: Callable[[Functions, Number], Number]
     slope_of: Callable[[Functions, Number], Number]
@@ -158,7 +158,7 @@ ACTIVATIONS = {
 
 
 def _layer(name: str) -> Formula:
-    """h for products and x; its slope."""
+    """h for products and x, and its slope."""
     phi = ACTIVATIONS[name]
 
     def value(f: Functions, products: Sequence[Number], x: Number) -> Results:
@@ -279,7 +279,7 @@ def gru_recurrence(
 
 
 def check_activation(caller: str, activation: object) -> None:
-    """Check that `activation` is the name of one."""
+    """Check that `activation` names an activation."""
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         known = ", ".join(repr(name) for name in ACTIVATIONS)
         raise ValueError(f"{caller}: `activation` must be one of {known}, got {activation!r}")

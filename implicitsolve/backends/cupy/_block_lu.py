@@ -1,5 +1,5 @@
 # pyright: basic
-"""`block_lu` with one thread, or some lanes of a warp, for each system, and which factorization does which sizes."""
+"""`block_lu` with one thread, or some lanes of a warp, for each system, and the choice of the factorization by size."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ThreadFactors(Factors):
 
     @classmethod
     def _factor(cls, source: str, blocks, row: tuple[int, ...], room: int, **constants: int) -> ThreadFactors:
-        """Factor by a source, with so many numbers for each row of the factors, and as many in shared memory."""
+        """Factor by a CUDA source: `row` is the shape of a row of the factors, `room` numbers are in shared memory."""
         B, T, _, k, _ = blocks.shape
         F, order, found = cupy.empty((T, *row, B), blocks.dtype), cupy.empty((T, B), cupy.uint8), cupy.empty((B, 2))
         arguments, shared = (blocks, F, order, found, B, T), WARP * room * blocks.itemsize
@@ -101,8 +101,8 @@ LONGEST = {True: 1024, False: 64}  # chains of tiny blocks, and of others, that 
 def block_lu(blocks, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False):
     """Factor a batch (B, T, lower + upper + 1, k, k); see `implicitsolve.kernels`.
 
-    Long block tridiagonal matrices, and those of large blocks, by cyclic reduction: as many steps as T has digits.
-    Over the band only scalar tridiagonal matrices; others by the reference, on the host.
+    Cyclic reduction, in as many steps as T has digits, is for long block tridiagonal matrices and those of large
+    blocks. With pivoting over the band the reference factors all but scalar tridiagonal matrices, on the host.
     """
     T, _, k = blocks.shape[1:4]
     if blocks.size == 0 or (pivoting == "band" and (lower, upper, k) != (1, 1, 1)):

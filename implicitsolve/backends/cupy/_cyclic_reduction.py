@@ -237,7 +237,7 @@ class _Level:
         return made
 
     def divide(self, right, x, lower: int, adjoint: bool) -> None:
-        """One triangle's solve for the eliminated rows of vectors (B, T, k, K)."""
+        """Solve with one triangle for the eliminated rows of vectors (B, T, k, K)."""
         k, K = x.shape[2:]
         self.triangle(lower, adjoint, (right, x), (K, 1), K, (self.T, self.first, self.step, k * K))
 
@@ -269,7 +269,7 @@ class _Level:
         launch("large_solve.cu", "large_solve", grid, THREADS, arguments, shared, **constants)
 
     def places(self) -> tuple[int, int, int, int]:
-        """How many rows are eliminated of how many, which is the first, and how far the others are apart."""
+        """Number of eliminated rows and of all rows, the first eliminated one, and the distance between them."""
         return self.F.shape[1], self.T, self.first, self.step
 
     def arrays(self) -> dict[str, Any]:

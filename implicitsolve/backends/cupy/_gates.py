@@ -17,7 +17,7 @@ NO_NEIGHBOURS = (0,) * MOST  # distances to neighbours that there are not
 
 
 def elementwise(file, function, shape, arguments, **constants):
-    """Launch a kernel for each number of rows (n, k), or (B, T, k)."""
+    """Launch a kernel with a thread for each number in rows (n, k), or (B, T, k)."""
     count = prod(shape)
     launch_each(file, function, count, (count, shape[-2], shape[-1], *arguments), **constants)
 

@@ -1,5 +1,5 @@
 # pyright: basic
-"""The whole function of a GRU's position, its derivative and the adjoint of that, each in one launch."""
+"""The whole function of a GRU's position, its derivative and the adjoint of the derivative, each in one launch."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ class GRUCell:
         return found
 
     def _send(self, factors, w, sums, keeps_sums):
-        """Cotangents of the neighbours, in the places of the rows whose neighbours they are."""
+        """Cotangents of the neighbours, in the row of the position that has the neighbour."""
         sent = cupy.empty((self.neighbours, *w.shape), w.dtype)
         arguments = (*matrix(w), *stack(factors), self.weights, sent, sums, keeps_sums)
         self._launch("pull", self.neighbours, w, arguments)
         return sent
 
     def _launch(self, function, m, like, arguments):
-        """For every row of an array like `like`."""
+        """Launch a function for every row of an array like `like`."""
         rows = like.size // self.size
         multiprocessors, memory = limits()
         height, threads, shared = _tile(rows > 4 * multiprocessors, self.size, like.itemsize, memory)
@@ -100,7 +100,7 @@ def _constants(height, neighbours):
 
 @cache
 def _tile(is_high, size, itemsize, memory):
-    """Rows of a block, its threads (of each row, parts of the sums) and its shared memory, of so much at most."""
+    """Rows of a block, its threads (columns, slices of a sum) and its shared memory, at most `memory` bytes."""
     width = -(-size // 32) * 32
     slices = min(MOST_SLICES, LARGEST_BLOCK // width, -(-size // 16))
     of_row = (3 + 2 * slices) * width * itemsize

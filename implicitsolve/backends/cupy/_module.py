@@ -35,7 +35,7 @@ def source(name: str) -> str:
 
 
 def options(char: str, constants: dict[str, int]) -> tuple[str, ...]:
-    """For the compiler: Real is the type of this character, and the constants are macros.
+    """Compiler options: Real is the type with this character code, and the constants are macros.
 
     Products and sums are contracted only where a source says `fma`: one formula rounds alike in every kernel.
     """
@@ -52,7 +52,7 @@ def _module(name: str, char: str, constants: tuple[tuple[str, int], ...]) -> Any
 def _kernel(
     name: str, function: str, char: str, constants: tuple[tuple[str, int], ...], device: int | None = None
 ) -> Any:
-    """A kernel for any device, or for one with all the shared memory that is given only on demand.
+    """A kernel for any device, or for one device with all the shared memory that is granted only on demand.
 
     The limit belongs to the function on the device, which later launches share, with more memory or less.
     """

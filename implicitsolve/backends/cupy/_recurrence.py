@@ -15,7 +15,7 @@ from implicitsolve.backends.cupy._module import WARP, dense, is_real, launch, la
 
 BLOCKS = 2048  # about sixteen warps for each multiprocessor of the largest devices
 SHORTEST = 128  # steps of a chunk: below, a launch takes longer
-SHORTEST_AFFINE = 32  # the same without matrices
+SHORTEST_AFFINE = 32  # steps of a chunk without matrices
 REGISTERS = 96  # of 32 bits, for the weights of a lane
 DEEPEST = 16  # steps that a state may have to wait
 FIRST_CHECK = 3  # sweeps before the host tests for the first time; a transfer takes longer than an idle sweep
@@ -82,7 +82,7 @@ def _with_strides(x):
 
 
 def _sweeps(name, layout, arguments, begin, plan, given, **constants):
-    """Sweep until no chunk has anything to do; after as many sweeps as chunks none has, with given states after one."""
+    """Sweep until no chunk has work left: at most as many sweeps as chunks, and one sweep where states are given."""
     (runs, depth, k), chunk = begin.shape, layout.chunk(plan)
     chunks = -(-int(plan.lengths.max()) // chunk)
     if given is None:
@@ -123,8 +123,8 @@ def _supports(like, *, size):
 def run_affine(rule, x, begin, lags, plan):
     """Implements `kernels.affine_recurrence`: three launches, none of more sequential steps than about sqrt(T).
 
-    Chunks run side by side, first for what each makes of its start, then again from their starts. Runs that already
-    occupy the device with one thread for each channel are done in one launch.
+    Chunks run side by side, first to find how each depends on its start, then again from the starts found so. Runs
+    that occupy the device with one thread for each channel take one launch.
     """
     k, runs, longest = x[1].shape[-1], len(plan.lengths), int(plan.lengths.max())
     chunk = max(SHORTEST_AFFINE, math.isqrt(longest), -(-longest * runs * k // (BLOCKS * WARP)))
@@ -175,7 +175,7 @@ def clear_rows(x, empty):
 
 
 def _launch(function, found, arguments):
-    """For each number of a result."""
+    """Launch a thread for each number of a result."""
     launch_each("rows.cu", function, found.size, (found.size, found.shape[-1], *arguments))
 
 

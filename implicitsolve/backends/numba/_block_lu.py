@@ -26,7 +26,7 @@ def block_lu(blocks: HostArray, lower: int, upper: int, *, pivoting: str = "bloc
 
 
 def usable(x: HostArray) -> HostArray:
-    """Return x in C order, aligned and writeable: one type to compile for. A copy only where it is not so already."""
+    """Return x in C order, aligned and writeable: one type to compile for. Copied only where needed."""
     if type(x) is np.ndarray and x.flags.carray:
         return x
     return np.require(x, requirements=["C", "A", "W"])

@@ -24,7 +24,7 @@ class Functions:
 
     @staticmethod
     def switch(a, c):
-        """As that of arrays, by two exponentials: of the terms exp(m), exp(m - a) and exp(m - c) one is 1."""
+        """As for arrays, by two exponentials: of the terms exp(m), exp(m - a) and exp(m - c) one is 1."""
         is_first = a < c
         least, most = where(is_first, a, c), where(is_first, c, a)
         is_below = least < 0.0

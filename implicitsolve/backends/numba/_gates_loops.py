@@ -106,7 +106,7 @@ def precision_of(element):
 
 
 def one(like):
-    """1 as a number like another."""
+    """The number 1, as scalar or vector like `like`."""
     return Number(like.builder, like.constant(1.0))
 
 
@@ -166,14 +166,14 @@ def _polynomial(coefficients, r):
 
 
 COMPILES = not getattr(config, "DISABLE_JIT", False)  # without its compiler there is no code to build
-VECTOR = 64  # bytes; where registers are shorter, LLVM takes several. Of half the length: exp took 1.4 times as long
+VECTOR = 64  # bytes; where registers are shorter, LLVM takes several. With half the length exp took 1.4 times as long
 BODIES: dict[str, Any] = {}  # functions of one number, by name
 
 
 class Loop:
     """``loop(results, arguments)`` writes the values of a body at the entries of the arguments.
 
-    In both tuples stand matrices (n, k), stacks of matrices (any, n, k), or tuples of matrices, all float64 or all
+    Both tuples hold matrices (n, k), stacks of matrices (any, n, k), or tuples of matrices, all float64 or all
     float32; only contiguous rows are fast. The body gets a `Number` for a matrix, something to index for a stack, and a
     list for a tuple; it returns as many for the results, or more, with lists for stacks. Compiled when it is first
     called; on disk the code is found by `name`.
@@ -242,7 +242,7 @@ class Matrix:
         self.row = self.builder.gep(self.start, [self.builder.mul(row, self.strides[-2])])
 
     def stand(self, column, kind):
-        """Go to a place in it; `kind` is the type of a number, or of a vector of those that follow."""
+        """Move to a place in the matrix; `kind` is the type of a number, or of a vector of those that follow."""
         step = self.strides[-1] if kind is self.number else column.type(self.bytes)
         self.offset, self.kind = self.builder.mul(column, step), kind
 

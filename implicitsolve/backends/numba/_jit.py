@@ -57,7 +57,7 @@ _intrinsic: Code = intrinsic  # what it decorates takes one argument less
 
 @_intrinsic
 def apart(typing_context: Code) -> Code:
-    """Keep the function that calls this apart from its callers: LLVM compiles it once and not in every one of them."""
+    """Keep the function that calls this from being inlined: LLVM compiles it once and not in each of its callers."""
 
     def generate(context: Code, builder: Code, signature: Code, values: Code) -> Code:
         for name in ("noinline", "optsize"):
@@ -115,8 +115,8 @@ def share(function: Callable[[slice], Any], items: int, operations: float, piece
     """Call ``function(slice)`` for slices that make up ``range(items)``: on one thread unless it is much work.
 
     Each thread gets `pieces` slices, more than one where the cost of items may vary widely. At most
-    NUMBA_NUM_THREADS of them work, the calling one included; what a slice calls uses its thread alone. Of exceptions,
-    that of the first slice is raised.
+    NUMBA_NUM_THREADS of them work, the calling one included; what a slice calls uses its thread alone. If several
+    slices raise, the first one's exception is raised.
     """
     threads = min(getattr(config, "NUMBA_NUM_THREADS", 1), items) if operations >= LEAST else 1
     if threads <= 1 or getattr(_part, "is_running", False):

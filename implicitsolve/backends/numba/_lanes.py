@@ -1,8 +1,8 @@
 # pyright: basic
 """A number type for Numba that holds one number of each of several systems, in vector registers.
 
-Code written for one system then solves all of them at once, if it does the same for each: comparisons give a `Mask`, on
-which nothing can branch but its `bits`. Lanes are independent. Importing this module registers their arithmetic with
+Code written for one system then solves all of them at once, if it does the same for each: comparisons give a `Mask`,
+and code can branch on its `bits` alone. Lanes are independent. Importing this module registers their arithmetic with
 Numba.
 """
 
@@ -46,7 +46,7 @@ class Lanes(types.Type):
         super().__init__(name=f"Lanes({number})")
 
     def can_convert_from(self, typingctx, other):
-        """Take any real number, for all lanes."""
+        """Convert any real number, to all lanes."""
         return Conversion.safe if isinstance(other, REAL) else None
 
     def unify(self, typingctx, other):
@@ -66,7 +66,7 @@ MASK = Mask()
 
 @register_model(Lanes)
 class _LanesModel(models.PrimitiveModel):
-    """A vector; in memory packed, that is without its alignment, which arrays of Numba do not have."""
+    """A vector; in memory it is packed, without the alignment of vectors, which Numba's arrays lack."""
 
     def __init__(self, dmm, fe_type) -> None:
         number = dmm.lookup(fe_type.number).get_value_type()
@@ -116,7 +116,7 @@ def mask_of(typing_context, integer):
 
 @_intrinsic
 def lanes(typing_context, numbers):
-    """A view of numbers, whose last axis are the lanes, as one of Lanes."""
+    """View an array of numbers, whose last axis holds the lanes, as an array of Lanes."""
     out = View(Lanes(numbers.dtype), numbers.ndim - 1)
 
     def generate(context, builder, signature, values):
@@ -283,7 +283,7 @@ def _power(context, builder, sig, args):
 
 
 def exchange_entries(x, first, r, pivot, k) -> None:
-    """Exchange entry r of a block of x, which begins at `first`, with that of the pivot, in each lane its own."""
+    """Exchange entry r of the block of x that begins at `first` with that of the pivot, which differs by lane."""
 
 
 @overload(exchange_entries, jit_options={"error_model": "numpy"})

@@ -211,7 +211,7 @@ class _Solver:
             return
 
     def refute(self, x0: HostArray) -> None:
-        """Take no x for a root that is far from x0 and where F is not small: see `is_unproved` and `is_determined`."""
+        """Reject roots far from x0 at which F is not small: see `is_unproved` and `is_determined`."""
         if self.stop.judges_F:
             return
         unit = float(np.finfo(self.norms.dtype).eps)
@@ -222,7 +222,7 @@ class _Solver:
             self.status[rows[~is_determined(residual, self.x[rows], self.F[rows], unit)]] = Status.STAGNATED
 
     def _agrees(self, b: int) -> bool:
-        """Whether Python has the same F for a system, which becomes its F if it is another."""
+        """Whether Python computes the same F for a system; if it does not, Python's F is kept."""
         F = np.reshape(self.residual(self.x[b].reshape(self.shape[1:]), self.p[b]), -1)
         rounding = 64 * float(np.finfo(self.norms.dtype).eps) * self.norms[b, 1]
         if np.abs(F - self.F[b]).max() <= max(self.target[b], rounding):

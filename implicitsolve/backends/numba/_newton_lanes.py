@@ -65,7 +65,7 @@ def evaluate_each(call, x, p, F_out, shape):
 
 @kernel
 def evaluate(call, x, p, F_out, norms, shape, work):
-    """Evaluate F by the lanes' `call`; `norms` are max|F|, NaN where one number is."""
+    """Evaluate F by the lanes' `call`; `norms` are max|F|, NaN where an entry of F is."""
     x, p, F_out, norms = view(x), view(p), view(F_out), view(norms)
     numbers, given = view(work[1]), view(work[6])
     for first in range(0, x.shape[0], LANES):
@@ -246,7 +246,7 @@ def _finish_steps(outputs, numbers, state, who, V, S, good, running, limit, xtol
 
 @inner
 def _finish(outputs, numbers, state, who, ended, code):
-    """Write out the systems in the lanes `ended`; with code RUNNING what they have cost, and they stay as they were."""
+    """Write out the systems in the lanes `ended`; with the code RUNNING only their cost, not x and F."""
     apart()
     if ended == 0:
         return

@@ -136,7 +136,7 @@ def learn(V, lengths, relative, running):
 
 @inner
 def direction(V, factors, updates):
-    """Put -J^-1 F into row STEP, which holds the last step, after which it adds an update, as `_broyden` does."""
+    """Put -J^-1 F into row STEP, which holds the last step; from that step it adds an update, as `_broyden` does."""
     apart()
     for i in range(V.shape[1]):
         V[SCRATCH, i] = -V[F, i]
@@ -159,7 +159,7 @@ def direction(V, factors, updates):
 
 @inner
 def invert(V, factors, updates):
-    """Multiply row SCRATCH by J^-1, with so many of the updates."""
+    """Multiply row SCRATCH by J^-1, with that number of updates."""
     apart()
     divide(factors, V[SCRATCH])
     for u in range(updates):
@@ -187,7 +187,7 @@ def accept(V, S, mask, largest, norm):
 
 @inner
 def backtrack(call, user, numbers, V, S, factors, rejected):
-    """Shorten the Newton steps of the lanes `rejected`; return those that took one.
+    """Shorten the Newton steps of the lanes `rejected`; return the lanes that accepted a step.
 
     By the tests of `implicitsolve.Backtracking`, and its quadratic model of ||F||^2 / ||F(x)||^2 along a Newton step,
     whose slope is -2.

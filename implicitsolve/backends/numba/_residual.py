@@ -83,7 +83,7 @@ class Residual:
         Raises
         ------
         NotImplementedError
-            If the function works only where it is compiled: as Python's numbers overflow where NumPy's are infinite.
+            If the function works only when compiled, as where Python's numbers raise and compiled ones are infinite.
         """
         out = np.full_like(x, np.nan)
         try:
@@ -108,12 +108,12 @@ class Compiled:
 
     @functools.cached_property
     def of_one(self) -> Any:
-        """For the numbers of one system."""
+        """The function for the numbers of one system."""
         return self._one_after_the_other(1)
 
     @functools.cached_property
     def of_lanes(self) -> Any:
-        """For those of all lanes, in the order of `Lanes`, but at least of those whose bits are in `running`."""
+        """The function for all lanes, in the order of `Lanes`, at least for those whose bits are in `running`."""
         try:
             return self._all_at_once()
         except (NumbaError, NotImplementedError, AttributeError):  # what `Lanes` do not: branch on x, or `x *= 2`

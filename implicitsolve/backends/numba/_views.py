@@ -1,5 +1,5 @@
 # pyright: basic
-"""Arrays and comparisons for kernels in a few LLVM instructions each, by whose number Numba's time goes."""
+"""Arrays and comparisons for kernels in a few LLVM instructions each, whose number decides how long Numba compiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class View(types.Type):
     """A C-contiguous array whose memory the caller of a kernel keeps: a pointer and a shape.
 
     Indices are integers, none of them negative; fewer than there are axes give a view of the rest. An entry takes ten
-    LLVM instructions, one of an array some 60, and atomic counts of references, for which threads wait.
+    LLVM instructions; that of an array takes some 60, and atomic reference counts, for which threads wait.
     """
 
     def __init__(self, dtype, ndim: int) -> None:
@@ -42,7 +42,7 @@ make_attribute_wrapper(View, "data", "data")
 def view(typing_context, array):
     """A `View` of a C-contiguous and aligned array, which must live as long.
 
-    Never of an array that the kernel itself made: it would be freed after its last use under its own name.
+    Never view an array that the kernel itself made: it would be freed after its last use under its own name.
     """
 
     def generate(context, builder, signature, values):
@@ -124,7 +124,7 @@ def _set(context, builder, sig, args) -> None:
 
 
 def _choice(comparison: str):
-    """The second of two real numbers where it compares so with the first, else the first, as `max` compiles slowly."""
+    """The second of two real numbers if its comparison with the first holds, else the first; `max` compiles slowly."""
 
     @_intrinsic
     def chosen(typing_context, a, b):
