@@ -83,6 +83,19 @@ def test_the_two_modes_agree(seed, n, batch, is_complex):
     assert abs(left - right) <= 1e-9 * (scale + 1)
 
 
+@pytest.mark.parametrize(
+    "method", [ims.GMRES(), ims.LGMRES(restart=4), ims.BiCGSTAB(), ims.ScipyKrylov(function="tfqmr")], ids=str
+)
+@pytest.mark.parametrize("batch", [(), (3,)], ids=str)
+def test_methods(method, batch):
+    layer = Layer(batch=batch)
+    problem, solution = layer.solved()
+    back = pull_back(problem, solution, layer.cotangent, method=method, stop=LinearStop(rtol=1e-9))
+    assert np.all(back.success)
+    np.testing.assert_allclose(back.adjoint, layer.dense_adjoint(solution.x), rtol=1e-6, atol=1e-7)
+    assert np.all(push_forward(problem, solution, layer.tangents, method=method).success)
+
+
 def test_a_solution_alone_will_do():
     layer = Layer()
     problem, solution = layer.solved()

@@ -275,3 +275,14 @@ def test_exceptions_of_F_pass_where_its_trace_is_compared(kind):
         with pytest.raises(kind) as info:
             ims.root(F, np.zeros(5), derivatives="trace")
         assert info.value is error
+
+
+@pytest.mark.parametrize("name", ["driven_cavity", "gray_scott", "radiation", "minimal_surface", "food_web"])
+def test_no_entry_of_J_is_outside_the_pattern(name, rng):
+    from benchmarks.sparse_problems import planes
+
+    problem = getattr(planes, name)(7)
+    traced = ims.trace(problem.residual, problem.x0)
+    x = problem.x0 + rng.uniform(0.1, 1.0, problem.x0.shape)
+    J = np.stack([traced.jvp(x, v.reshape(x.shape)).ravel() for v in np.eye(x.size)], axis=1)
+    assert not J[~traced.structure.to_scipy().toarray()].any()
