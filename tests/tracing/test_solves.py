@@ -202,6 +202,10 @@ def test_small_and_dense_systems_and_the_drop_in():
     assert dense.success
 
 
+def cubes_of(rows):
+    return ims.Problem(lambda x: x**3 + 2 * x - np.roll(x, 1, -1) / 4 - 1, batch_ndim=1, derivatives="trace")
+
+
 def test_threads_and_processes_trace_for_themselves():
     problem = ims.Problem(mixed, derivatives="trace")
     assert pickle.loads(pickle.dumps(problem)).derivatives == "trace"
@@ -210,6 +214,9 @@ def test_threads_and_processes_trace_for_themselves():
     assert all(result.success for result in results)
     traced = pickle.loads(pickle.dumps(ims.trace(mixed, np.ones(3))))
     assert not traced.is_traced
+    batch = ims.drivers.solve_batch(cubes_of, np.ones((4, 30)), executor=2, chunks=2)
+    assert batch.success.all()
+    assert batch.counts.jvps > 0
 
 
 def test_the_pattern_has_all_branches():
