@@ -24,20 +24,25 @@ LARGEST_DENSE = 100  # unknowns up to which dense factors cost less than the pro
 class OfferedJacobians(JacobianAssembler):
     """Assembles J for `BlockLoop` by a function that returns matrices; `structure` has the entries of all so far."""
 
-    def __init__(self, evaluator: Evaluator, J: Any) -> None:
+    def __init__(self, evaluator: Evaluator, structure: Sparse) -> None:
         self.name = "jac" if evaluator.problem.linearize is None else "linearize"
         self.sensitivity = np.full(evaluator.rows.size, np.nan)
-        self.structure: Sparse = _pattern(J)
+        self.structure: Sparse = structure
 
     @classmethod
-    def of(cls, evaluator: Evaluator, x: Array) -> OfferedJacobians | None:
-        """The Jacobians of a problem; None if it offers none, or at x no matrix but an operator."""
+    def of(cls, evaluator: Evaluator, x: Array, known: Sparse | None = None) -> OfferedJacobians | None:
+        """The Jacobians of a problem; None if it offers none, or at x no matrix but an operator.
+
+        Where the pattern is known, from an earlier solve whose factors may serve, none is evaluated.
+        """
         problem = evaluator.problem
         if (problem.linearize is None and problem.jac is None) or problem.blocks is not None:
             return None
+        if known is not None:
+            return cls(evaluator, known)
         J = evaluator.matrix(x, keep=True)
         evaluator.as_operator(J, "jac" if problem.linearize is None else "linearize")  # raises where the shape is wrong
-        return cls(evaluator, J) if _is_matrix(J) else None
+        return cls(evaluator, _pattern(J)) if _is_matrix(J) else None
 
     @property
     def cost(self) -> int:

@@ -79,7 +79,9 @@ class PatternSearch(Search):
         evaluator, problem = context.evaluator, context.evaluator.problem
         if problem.linearize is None and problem.jac is None:
             return None
-        found = OfferedJacobians.of(evaluator, x)
+        earlier = context.previous.detection if context.previous.inverse is not None else None
+        known = earlier.structure if earlier is not None and earlier.how == Outcome.JAC else None
+        found = OfferedJacobians.of(evaluator, x, known)
         if found is not None:
             known = Detection(structure=found.structure, how=Outcome.JAC, evaluations=0, unknowns=evaluator.size)
             context.memory.detection = known

@@ -82,6 +82,19 @@ def test_useless_factors_cost_one_evaluation():
     assert residuals([result])[0] <= residuals([fresh])[0] + 2
 
 
+def test_jac_was_evaluated_although_earlier_factors_served():
+    D = scipy.sparse.diags_array([1.0, -2.0, 1.0], offsets=[-1, 0, 1], shape=(80, 80)).tocsc()
+
+    def make(old):
+        def jac(u):
+            return scipy.sparse.eye_array(80) - D - scipy.sparse.diags_array(0.05 - 0.15 * u**2)
+
+        return ims.Problem(lambda u: u - old - D @ u - 0.05 * (u - u**3), jac=jac)
+
+    chain = march(6, previous=True, make=make, start=np.sin(np.arange(80.0)))
+    assert [result.counts.linearizations for result in chain] == [1, 1, 0, 0, 0, 0]
+
+
 def test_a_dense_jacobian_is_not_searched_again():
     def mean(u):
         return 0.1 * u - np.cos(u).mean()
