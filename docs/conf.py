@@ -65,7 +65,7 @@ numpydoc_validation_exclude = {
     r"\.[A-Z]\w*\.\w+$",  # members of classes, of which most need a line only
     r"\.(Communicator|Coupling|Monitor|silent)$",  # protocols, and a function that follows one
     r"\.(ConvergenceWarning|ImplicitLayer|ProgressBar|Status|Trace)$",
-    r"^implicitsolve\.torch\.(Implicit|Diagonal)(GRU|LSTM)$",  # whose signature is that of their base class
+    r"^implicitsolve\.torch\.(Implicit|Diagonal|)(GRU|LSTM)$",  # whose signature is that of their base class
 }
 if importlib.util.find_spec("numba") is None:
     numpydoc_validation_exclude.add(r"^implicitsolve\.newton_batch$")  # a substitute, which says that Numba is missing
