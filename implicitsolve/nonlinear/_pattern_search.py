@@ -80,8 +80,8 @@ class PatternSearch(Search):
         if problem.linearize is None and problem.jac is None:
             return None
         earlier = context.previous.detection if context.previous.inverse is not None else None
-        known = earlier.structure if earlier is not None and earlier.how == Outcome.JAC else None
-        found = OfferedJacobians.of(evaluator, x, known)
+        pattern = earlier.structure if earlier is not None and earlier.how == Outcome.JAC else None
+        found = OfferedJacobians.of(evaluator, x, pattern)
         if found is not None:
             known = Detection(structure=found.structure, how=Outcome.JAC, evaluations=0, unknowns=evaluator.size)
             context.memory.detection = known
@@ -164,7 +164,7 @@ class SparseJacobians(JacobianAssembler):
         self._memory, self._known = memory, known
         self._budget, self.searches = budget, 0
         self._is_new = found.how == Outcome.PREVIOUS or (budget is None and known is None)
-        self._is_warned = self._is_refuted = False
+        self._is_refuted = False  # by evidence that no search has explained; of a declared pattern after a warning
         self._norms: HostArray = np.full(evaluator.rows.size, np.inf)  # of F at the last assembly
         self.sensitivity: HostArray = np.full(evaluator.rows.size, np.nan)
         is_whole = found.values is not None and not found.full_rows.size and not evaluator.has_exact_products
@@ -262,8 +262,8 @@ class SparseJacobians(JacobianAssembler):
         return Sparse((J.structure.rows[keep], J.structure.columns[keep]), unknowns=x.shape[1])
 
     def _warn(self, evidence: str) -> None:
-        if not self._is_warned:
-            self._is_warned = self._is_refuted = True
+        if not self._is_refuted:
+            self._is_refuted = True
             advice = 'extend the pattern, or let it be detected by structure="detect"'
             warnings.warn(
                 f"SparseNewton: `structure` is too narrow: {evidence}; {advice}", RuntimeWarning, stacklevel=2
