@@ -163,7 +163,7 @@ def hinted(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def is_of_call(error: TypeError) -> bool:
-    """Whether Python has raised this error since this package calls a function with arguments that it does not take."""
+    """Whether Python raised this error because this package called a function with the wrong arguments."""
     trace: Any = error.__traceback__
     while trace.tb_next is not None:
         trace = trace.tb_next
