@@ -20,7 +20,7 @@ from implicitsolve.compat import newton_krylov
 from implicitsolve.derivatives import pull_back, push_forward
 from implicitsolve.derivatives._systems import AdjointResult, TangentResult
 from implicitsolve.direct import BlockLU, CyclicReduction, SparseLU
-from implicitsolve.errors import AccuracyWarning, BackendUnavailable, NoConvergence, required
+from implicitsolve.errors import AccuracyWarning, BackendUnavailable, NoConvergence, require
 from implicitsolve.globalize import Backtracking, ConstantForcing, Dogleg, EisenstatWalker, FullStep, Wolfe
 from implicitsolve.krylov import GMRES, LGMRES, BiCGSTAB, ScipyKrylov, TruncatedInverse
 from implicitsolve.linearize._jacobian import detect_structure, jacobian
@@ -152,7 +152,7 @@ if not TYPE_CHECKING:  # where names that are not public are errors
             need = "implicitsolve.trace needs JAX, which is not installed: pip install 'implicitsolve[jax]'"
             try:
                 if name == "trace":
-                    return required("implicitsolve.tracing", need).trace
+                    return require("implicitsolve.tracing", need).trace
                 return importlib.import_module("implicitsolve.backends.numba").newton_batch
             except BackendUnavailable as error:
                 return _unavailable(str(error))

@@ -11,19 +11,19 @@ from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_arra
 from implicitsolve._record import Tally
 from implicitsolve._typing import Array, ArrayArgument, HostArray, Namespace
 from implicitsolve.direct import BlockLU, DirectMethod, solve_factored
-from implicitsolve.errors import hinted
+from implicitsolve.errors import check_names
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov import LGMRES, KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._base import with_idle_measured
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
 from implicitsolve.operators._convert import as_inverse
-from implicitsolve.operators._wrappers import guarded
+from implicitsolve.operators._wrappers import guard
 from implicitsolve.precondition._parts import build_inverse, builds_inverse, takes_sparse
 from implicitsolve.result import LinearResult, per_system, status_per_system
 from implicitsolve.stopping import LinearStop, kind_of
 
 
-@hinted
+@check_names
 def linear_solve(
     A: Any,
     b: Any,
@@ -87,7 +87,7 @@ def linear_solve(
     tally, flat = Tally(), xp.reshape(b, (math.prod(operator.batch_shape), operator.shape[1]))
     x = None if start is None else xp.astype(xp.reshape(start, flat.shape), b.dtype)
     with np.errstate(all="ignore"):
-        outcome, target = _outcome(solver, A, operator, guarded(operator, "A", tally.add), flat, x, inverse, stop)
+        outcome, target = _outcome(solver, A, operator, guard(operator, "A", tally.add), flat, x, inverse, stop)
     is_state = tuple(b.shape) == operator.batch_shape + operator.out_shape
     return LinearResult(
         x=xp.reshape(outcome.x, operator.batch_shape + operator.in_shape if is_state else b.shape),
@@ -119,7 +119,7 @@ def _outcome(
     if solver.kind == "direct":
         factors = solver.factor(operator if isinstance(operator, BlockBandedMatrix) else A)
         return solve_factored(counted, factors, b, stop), None
-    target, M = stop.target(norm2(b), b), None if inverse is None else guarded(inverse, "M")
+    target, M = stop.target(norm2(b), b), None if inverse is None else guard(inverse, "M")
     outcome = solver.solve(counted, b, target=target, max_iterations=stop.max_iterations, M=M, x0=start)
     return outcome if start is not None else with_idle_measured(outcome, counted, b, target), target
 

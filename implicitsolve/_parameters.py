@@ -91,7 +91,7 @@ def with_names(function: CallersArray, values: Values) -> Residual:
     return other
 
 
-class Parts:
+class NamedArrays:
     """A dict of arrays, or of further dicts, and the vector of all their entries."""
 
     def __init__(self, x0: Mapping[str, CallersArray]) -> None:

@@ -109,7 +109,7 @@ class Tally:
             self.ended = Status.TIME_LIMIT
         return self.ended is not None
 
-    def enforced(self, function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
+    def enforce(self, function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
         """Call a function whose evaluations respect the limits: LimitReached ends it."""
         before, self.is_enforced = self.is_enforced, self.most is not None or self.until is not None
         try:

@@ -11,9 +11,9 @@ import numpy as np
 
 from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._record import Tally
-from implicitsolve._scipy_keywords import adapted, method_hint
+from implicitsolve._scipy_keywords import adapt_keywords, method_hint
 from implicitsolve._typing import ArrayArgument, CallersArray, MethodName, ScipyKeywords
-from implicitsolve.errors import AccuracyWarning, required
+from implicitsolve.errors import AccuracyWarning, require
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor, observer, silent
 from implicitsolve.nonlinear import (
@@ -181,7 +181,7 @@ def root(
     if previous is not None:
         check_previous("root", previous)
     if scipy_keywords:
-        problem, stop = adapted(problem, stop, scipy_keywords, (NewtonKrylov, NonlinearStop, Problem))
+        problem, stop = adapt_keywords(problem, stop, scipy_keywords, (NewtonKrylov, NonlinearStop, Problem))
     problem = problem if isinstance(problem, Problem) else Problem(problem)
     declared = {"bounds": bounds, "x_scale": x_scale, "f_scale": f_scale}
     declared |= {"jac_approx": jac_approx, "parameters": parameters, "derivatives": derivatives}
@@ -191,7 +191,7 @@ def root(
     whole: Problem = problem
     tally: Tally | None = None
     if ramp is not None:
-        ramps = required("implicitsolve.branches._continuation", "root: `ramp` needs implicitsolve.branches")
+        ramps = require("implicitsolve.branches._continuation", "root: `ramp` needs implicitsolve.branches")
         whole, x0, tally = ramps.end_of_ramp(problem, x0, ramp, stop)
     if x0 is None:
         if previous is None or whole.initial_guess is not None:

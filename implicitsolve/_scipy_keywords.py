@@ -65,7 +65,7 @@ METHOD_REPLACEMENTS = {
 }
 
 
-def adapted(
+def adapt_keywords(
     problem: Any, stop: NonlinearStop | None, given: Mapping[str, Any], settings: Iterable[type]
 ) -> tuple[Any, NonlinearStop | None]:
     """The problem and the stopping rule with SciPy's `args`, `jac` and `tol`; other keywords raise a TypeError.

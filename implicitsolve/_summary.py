@@ -18,13 +18,13 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._norms import norm_max
 from implicitsolve.status import Status
 
-LINES = 40  # of a summary, about, as documented there
+MOST_LINES = 40  # of a summary, about, as documented there
 WIDTH = 100  # columns, as documented for `NonlinearResult.summary`
 WORST = 5  # systems that are named
-NUMBERS = 10  # up to which `str` shows an array
+MOST_NUMBERS = 10  # up to which `str` shows an array
 QUANTILES = {"min": 0.0, "quarter": 0.25, "median": 0.5, "3 quarters": 0.75, "max": 1.0}
-NAMES = {"residual_norm": "residual norm", "target": "target", "iterations": "accepted steps"}
-COLUMNS = {  # of what a step holds for each system, and what is shown of a batch
+LABELS = {"residual_norm": "residual norm", "target": "target", "iterations": "accepted steps"}
+STEP_COLUMNS = {  # of what a step holds for each system, and what is shown of a batch
     "length": ("step_length", "min"),
     "eta": ("forcing", "max"),
     "linear": ("linear_residual", "max"),
@@ -33,7 +33,7 @@ COLUMNS = {  # of what a step holds for each system, and what is shown of a batc
 Table: TypeAlias = tuple[Sequence[str], Sequence[Sequence[str]]]  # header and rows
 
 
-def summarize(result: Any, worst: int = WORST, most: int = LINES) -> str:
+def summarize(result: Any, worst: int = WORST, most: int = MOST_LINES) -> str:
     """Text of a result, with so many of the worst systems, and so many lines."""
     kind, x, codes = type(result).__name__, result.x, np.asarray(result.status)
     numbers, entries, steps = result._numbers(), result._facts(), getattr(result, "steps", ())
@@ -74,7 +74,7 @@ def list_entries(result: Any) -> dict[str, str]:
     counted = [f"{name} ({count})" if status.ndim else name for name, count in _count_statuses(status)]
     entries = {"status": ", ".join(counted) or "the batch is empty"}
     entries |= {name: describe(getattr(result, name)) for name in ("x", "adjoint", "tangent") if hasattr(result, name)}
-    for field, name in NAMES.items():
+    for field, name in LABELS.items():
         values = np.asarray(getattr(result, field, math.nan))
         if values.size and not np.isnan(values).all():
             entries[name] = ("at most " if status.ndim else "") + format_number(np.nanmax(values).item())
@@ -83,7 +83,7 @@ def list_entries(result: Any) -> dict[str, str]:
 
 def format_arrays(**arrays: Array) -> str:
     """A line or more for each array that has few numbers."""
-    few = {name: to_host(x) for name, x in arrays.items() if math.prod(x.shape) <= NUMBERS}
+    few = {name: to_host(x) for name, x in arrays.items() if math.prod(x.shape) <= MOST_NUMBERS}
     return "".join(f"\n{name} = {np.array2string(x, prefix=f'{name} = ')}" for name, x in few.items())
 
 
@@ -144,7 +144,7 @@ def per_system(values: Any, status: Any) -> HostArray:
 
 def step_table(steps: Sequence[NewtonStep], room: int, *, is_batch: bool) -> Table:
     """The steps, at most so many rows: the first and the last ones."""
-    columns = {name: part for name, part in COLUMNS.items() if any(getattr(step, part[0]).size for step in steps)}
+    columns = {name: part for name, part in STEP_COLUMNS.items() if any(getattr(step, part[0]).size for step in steps)}
     norms = ["running", "max norm(F)", "median"] if is_batch else ["norm(F)"]
     names = (f"{extreme} {name}" if is_batch else name for name, (_, extreme) in columns.items())
     header = ["step", *norms, *names, "calls"]

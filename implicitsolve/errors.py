@@ -81,7 +81,7 @@ class WrongDerivativesError(RuntimeError):
     """Derivatives of a trace that F contradicts, or that are not finite: the solve begins again with differences."""
 
 
-def required(module: str, need: str) -> Any:
+def require(module: str, need: str) -> Any:
     """Import a module of an optional package; `need` names what needs it, and the remedy."""
     try:
         return importlib.import_module(module)
@@ -105,7 +105,7 @@ MEANT |= dict.fromkeys(("jac_sparsity", "sparsity"), ("structure",))
 MEANT |= dict.fromkeys(("x_rtol", "x_tol", "xatol"), ("xtol",)) | {"fatol": ("atol",), "ftol": ("rtol",)}
 MEANT |= dict.fromkeys(("args", "parameters"), (FUNCTION,)) | dict.fromkeys(("Dfun", "fprime", "jacobian"), ("jac",))
 
-ELSEWHERE: dict[str, tuple[str, ...]] = {  # attributes of a result, and what other libraries call them
+OTHER_NAMES: dict[str, tuple[str, ...]] = {  # attributes of a result, and what other libraries call them
     "x": ("root", "sol", "solution", "u", "value", "y", "zero"),
     "fun": ("F", "fvec", "resid", "residual"),
     "success": ("converged",),
@@ -121,7 +121,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {  # attributes of a result, and what ot
 
 def missing(result: object, name: str) -> AttributeError:
     """The error for an attribute that a result does not have, which names what takes its place."""
-    meant = [ours for ours, others in ELSEWHERE.items() if name in others and hasattr(result, ours.rstrip("()"))]
+    meant = [ours for ours, others in OTHER_NAMES.items() if name in others and hasattr(result, ours.rstrip("()"))]
     hint = f": `result.{meant[0]}` takes its place" if meant else ""
     return AttributeError(f"{type(result).__name__} has no attribute {name!r}{hint}", name=name, obj=result)
 
@@ -149,17 +149,17 @@ class ChecksKeywords:
         return super().__new__(cls)
 
 
-def hinted(function: Callable[P, T]) -> Callable[P, T]:
+def check_names(function: Callable[P, T]) -> Callable[P, T]:
     """The function, whose message for an unknown keyword names what it may stand for."""
     known = inspect.signature(function).parameters
 
     @wraps(function)
-    def checked(*arguments: P.args, **keywords: P.kwargs) -> T:
+    def check_keywords(*arguments: P.args, **keywords: P.kwargs) -> T:
         if not keywords.keys() <= known.keys():
             raise unknown(function.__name__, keywords, known)
         return function(*arguments, **keywords)
 
-    return checked
+    return check_keywords
 
 
 def is_of_call(error: TypeError) -> bool:

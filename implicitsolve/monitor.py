@@ -19,8 +19,8 @@ __all__ = ["Monitor", "ProgressBar", "Trace", "collect", "combine", "log_to", "p
 __dir__: Callable[[], list[str]] = __all__.copy
 
 
-WIDTH, COLUMNS = 20, 99  # of a bar, and of its line
-MANY = 1000  # steps from which on an estimate means nothing
+BAR_WIDTH, LINE_WIDTH = 20, 99  # of a bar, and of its line
+MANY_STEPS = 1000  # steps from which on an estimate means nothing
 
 
 class Monitor(Protocol):
@@ -76,7 +76,7 @@ def check_signature(caller: str, function: Callable[..., object], form: str, mor
         raise TypeError(f"{what}; got a function of {signature}") from None
 
 
-def mapped(monitor: Monitor, change: Callable[[Array, Array], tuple[Array, Array]]) -> Monitor:
+def map_monitor(monitor: Monitor, change: Callable[[Array, Array], tuple[Array, Array]]) -> Monitor:
     """A monitor that is shown ``change(x, F)``; a silent one costs nothing."""
     if monitor is silent:
         return monitor
@@ -210,7 +210,7 @@ class ProgressBar:
         if self._systems > 1:
             texts.append(f"{step.running} of {self._systems} running")
         steps, is_last = self._steps_left(), step.running == 0 or left <= 0
-        if not is_last and 0 < steps < MANY:
+        if not is_last and 0 < steps < MANY_STEPS:
             texts.append(f"about {steps} step{'s' * (steps > 1)} left")
         self._show(1 - left / self._systems, ", ".join(texts), is_last=is_last)
 
@@ -232,8 +232,8 @@ class ProgressBar:
             return
         self._tenths = int(10 * share)
         name = f"{self._label} {self._solves}" if self._solves > 1 else self._label
-        line = f"{name} [{'#' * int(WIDTH * share):.<{WIDTH}}] {int(100 * share):3d} %  {text}"
-        out.write(f"\r{line:<{COLUMNS}}" + "\n" * is_last if is_terminal else f"{line}\n")
+        line = f"{name} [{'#' * int(BAR_WIDTH * share):.<{BAR_WIDTH}}] {int(100 * share):3d} %  {text}"
+        out.write(f"\r{line:<{LINE_WIDTH}}" + "\n" * is_last if is_terminal else f"{line}\n")
         out.flush()
 
 

@@ -13,7 +13,7 @@ from implicitsolve._arrays.namespace import is_array
 from implicitsolve._parameters import bind_parameters
 from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, CallersArray, Indices, ParameterCotangents, ParameterProduct, Product, Residual
-from implicitsolve.errors import ChecksKeywords, required
+from implicitsolve.errors import ChecksKeywords, require
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_choice, check_flag, check_limit
 from implicitsolve.structure import BlockBanded, Grid, Halves, Sparse
@@ -217,7 +217,7 @@ def with_derivatives(problem: Problem, x: Array) -> Problem:
     if not isinstance(problem.derivatives, str):
         return problem
     need = "derivatives=\"trace\" needs JAX, which is not installed: pip install 'implicitsolve[jax]'"
-    return required("implicitsolve.tracing", need).add_derivatives(problem, x)
+    return require("implicitsolve.tracing", need).add_derivatives(problem, x)
 
 
 def favors_direct(problem: Problem, length: int) -> bool:

@@ -19,7 +19,7 @@ from implicitsolve._typing import CallersArray, HostArray
 from implicitsolve.errors import NoConvergence, missing
 from implicitsolve.status import Status, StatusArray
 from implicitsolve.structure import Detection
-from implicitsolve.structure._sparse import compressed
+from implicitsolve.structure._sparse import from_csc
 
 FORMAT = "a result of format 1"  # of files
 
@@ -340,7 +340,7 @@ def _result(parts: dict[str, Any]) -> NonlinearResult:
     for part in (parts, *steps.values()):
         part["counts"] = Counts(**part["counts"])
     parts |= {name: parts[name][0, ...] for name in ("x", "fun")}
-    patterns = {name: compressed(**found[name]) for name in ("structure", "large") if name in found}
+    patterns = {name: from_csc(**found[name]) for name in ("structure", "large") if name in found}
     parts["detection"] = Detection(**found | patterns) if found else None
     parts["status"] = status_per_system(np.asarray(parts["status"]), np.shape(parts["status"]))
     retries = tuple(Retry(**retry) for retry in retries.values())

@@ -193,7 +193,7 @@ class NonlinearStop(ChecksKeywords):
         """Whether systems that `max_iterations` ends stay at their last point, not at the best."""
         return False
 
-    def left(self, evaluations: int, seconds: float) -> NonlinearStop:
+    def rest(self, evaluations: int, seconds: float) -> NonlinearStop:
         """The rule for the rest of a solve that has spent so many evaluations and seconds."""
         most = None if self.max_evaluations is None else max(1, self.max_evaluations - evaluations)
         until = None if self.max_seconds is None else max(0.0, self.max_seconds - seconds)
@@ -201,9 +201,9 @@ class NonlinearStop(ChecksKeywords):
 
     def measure(self, F: Array, event_shape: tuple[int, ...]) -> HostArray:
         """Norm of each row of F (B, N) on the host; a callable norm is called with rows in the shape of one system."""
-        return self.measured(Norms(F), event_shape)
+        return self.norm_of(Norms(F), event_shape)
 
-    def measured(self, norms: Norms, event_shape: tuple[int, ...]) -> HostArray:
+    def norm_of(self, norms: Norms, event_shape: tuple[int, ...]) -> HostArray:
         """The norm of F, the first array of `norms`."""
         if callable(self.norm):
             F = norms.arrays[0]

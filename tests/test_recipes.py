@@ -97,7 +97,7 @@ class Halving(LineSearch):
                 break
             found.length = np.where(found.accepted, found.length, 0.5 * found.length)
             start.try_length(found, found.length)
-        return found.restored(start.x, start.F, start.norms)
+        return found.restore(start.x, start.F, start.norms)
 
     def cautious(self):
         return None

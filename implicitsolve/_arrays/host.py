@@ -10,7 +10,7 @@ from implicitsolve._arrays.namespace import array_namespace, device, is_cupy_arr
 from implicitsolve._typing import Array, ArrayT, HostArray, Indices
 
 FEW_ROWS = 4  # rows up to which `clear` writes one by one: a transfer of indices to a device costs a few launches
-VECTORS = 16  # like x that a solve holds at most, about, and frees at its end
+HELD_VECTORS = 16  # like x that a solve holds at most, about, and frees at its end
 LARGEST_FREED = 2**25 - 2**16  # bytes: glibc does not adapt to larger blocks
 
 
@@ -120,7 +120,7 @@ def keep_heap(x: Array) -> None:
     takes 0.7 to 0.9 of the time.
     """
     if isinstance(x, np.ndarray):
-        np.empty(min(VECTORS * x.nbytes, LARGEST_FREED), dtype=np.uint8)
+        np.empty(min(HELD_VECTORS * x.nbytes, LARGEST_FREED), dtype=np.uint8)
 
 
 def first_places(ordered: HostArray) -> HostArray:

@@ -188,7 +188,7 @@ def block_sum(matrix: Matrix, corners: npt.NDArray[Any], like: Array) -> Array:
 # Single matrices
 
 
-FEW = 128  # entries of a block up to which SciPy's loops beat a batched product
+SMALL_BLOCK = 128  # entries of a block up to which SciPy's loops beat a batched product
 
 
 def check_matrix(
@@ -247,7 +247,7 @@ def times(A: Matrix, x: Array, *, adjoint: bool = False) -> Array:
         found = xp.matrix_transpose(product(xp.matrix_transpose(rows)))
     elif not scipy.sparse.issparse(A):
         found = xp.matmul(rows, A if adjoint else xp.matrix_transpose(A))
-    elif A.format == "bsr" and math.prod(A.blocksize) > FEW:
+    elif A.format == "bsr" and math.prod(A.blocksize) > SMALL_BLOCK:
         found = _block_times(A, rows, adjoint)
     else:
         A = A.T if adjoint else A

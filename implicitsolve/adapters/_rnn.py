@@ -8,17 +8,9 @@ import numpy as np
 
 from implicitsolve import Problem
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.adapters._common import (
-    DType,
-    Lengths,
-    check_array,
-    check_inputs,
-    check_names,
-    draw,
-    read_parameters,
-)
+from implicitsolve.adapters._common import DType, Lengths, check_array, check_inputs, check_names, draw, read_parameters
 from implicitsolve.adapters._layer import build
-from implicitsolve.adapters._stencil_cells import NAMES, ElmanCell, RNNCell, shapes
+from implicitsolve.adapters._stencil_cells import WEIGHT_NAMES, ElmanCell, RNNCell, shapes
 from implicitsolve.adapters.kernels import check_activation
 from implicitsolve.stopping import check_flag, check_limit
 
@@ -130,7 +122,7 @@ def implicit_rnn(
     caller = "implicit_rnn"
     check_inputs(caller, inputs)
     check_activation(caller, activation)
-    lower, upper = (_depth(caller, check_names(caller, params, NAMES), name, inputs) for name in ("P", "N"))
+    lower, upper = (_depth(caller, check_names(caller, params, WEIGHT_NAMES), name, inputs) for name in ("P", "N"))
     _check_stencil(caller, lower, upper)
     parameters = read_parameters(caller, params, inputs, lambda d, k: shapes(d, k, lower, upper), size="b")
     cell = RNNCell.of(parameters, activation)

@@ -269,7 +269,7 @@ def _without(rows: Array, empty: Array) -> Array:
 # Recurrences
 
 
-FEW = 32  # numbers in a state up to which a device passes over memory once, where matrix products take several passes
+SMALL_STATE = 32  # numbers in a state up to which a device passes over memory once, matrix products several times
 
 Run: TypeAlias = Callable[..., Array]
 """``run(x, begin, lags, plan, given=None)``, a whole recurrence, as `kernels.recurrence` with its step."""

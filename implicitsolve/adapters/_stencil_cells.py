@@ -19,7 +19,7 @@ from implicitsolve._typing import Array, Arrays
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cell, Cotangents, Distances, Factors, GatedCell
 from implicitsolve.adapters._rows import (
-    FEW,
+    SMALL_STATE,
     InputWeights,
     Run,
     across,
@@ -158,7 +158,7 @@ class GRUCell(GatedCell):
         run = kernels.gru_recurrence.select(self.U, size=self.size)
         if run is kernels.gru_recurrence.reference or (of != "step" and len(self.offsets) > 1):
             return None
-        if of == "residual" and self.size > FEW:
+        if of == "residual" and self.size > SMALL_STATE:
             return None
         return partial(run, "value" if of in ("step", "residual") else of, self.gates, self.U)
 
@@ -203,7 +203,7 @@ class StencilGRUCell(GRUCell):
     suffixes = ("s", "z", "r", "")
 
 
-NAMES = ("P", "N", "V", "b")
+WEIGHT_NAMES = ("P", "N", "V", "b")
 
 
 def shapes(d: int, k: int, lower: int, upper: int) -> dict[str, tuple[int, ...]]:
@@ -283,7 +283,7 @@ class RNNCell(Cell):
         """The function of a sweep over the network's own states; "step" and "residual" only on a device."""
         if of in ("step", "residual") and not is_cupy_array(self.weights):
             return None
-        if of == "residual" and self.size > FEW:
+        if of == "residual" and self.size > SMALL_STATE:
             return None
         weights = self.weights if of == "pull" else self.by_columns
         if of == "step":

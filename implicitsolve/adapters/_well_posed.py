@@ -213,10 +213,10 @@ def _project_rows(a: Array, kappa: float) -> Array:
     return xp.where(xp.sum(magnitudes, axis=1, keepdims=True) <= kappa, a, projected)
 
 
-LARGEST = 2000  # nodes of a component for which linear systems are solved
-CLOSE = 1e-12  # relative distance of the bounds at which the search ends
+LARGEST_COMPONENT = 2000  # nodes of a component for which linear systems are solved
+GAP = 1e-12  # relative distance of the bounds at which the search ends
 FEW_PRODUCTS, MOST_PRODUCTS, MOST_SYSTEMS = 60, 1000, 30  # as documented
-TINY = 2.0**-500  # entries of the scaled matrix and of v are no smaller, so that no product underflows
+LEAST_ENTRY = 2.0**-500  # entries of the scaled matrix and of v are no smaller, so that no product underflows
 EPS = float(np.finfo(np.float64).eps)
 
 
@@ -234,8 +234,8 @@ def perron_bounds(M: Matrix) -> tuple[float, float, bool]:
             break  # the roots of this component and of those that follow are smaller
         exponent = math.frexp(part.data.max())[1]
         scaled = np.ldexp(part.data, -exponent)
-        part.data = np.maximum(scaled, TINY)  # which cannot lower the root: the upper bound holds still
-        bounds = _bounds(part) if (scaled >= TINY).all() else (0.0, _bounds(part)[1])
+        part.data = np.maximum(scaled, LEAST_ENTRY)  # which cannot lower the root: the upper bound holds still
+        bounds = _bounds(part) if (scaled >= LEAST_ENTRY).all() else (0.0, _bounds(part)[1])
         widening = (2 + int(np.diff(part.indptr).max())) * EPS  # rounding of a row's sum of products
         with np.errstate(over="ignore"):
             lower = max(lower, float(np.ldexp(bounds[0] * (1.0 - widening), exponent)))
@@ -252,12 +252,12 @@ def _largest_row(part: Matrix) -> float:
 def _bounds(M: Matrix) -> tuple[float, float]:
     """Bounds for an irreducible CSR array, by a shifted power iteration, which is enough for most, then by Noda's."""
     v, lower, upper = np.ones(M.shape[0]), 0.0, math.inf
-    is_small = len(v) <= LARGEST
+    is_small = len(v) <= LARGEST_COMPONENT
     for i in range(FEW_PRODUCTS + MOST_SYSTEMS if is_small else MOST_PRODUCTS):
         product = M @ v
         ratios = product / v
         lower, upper = max(lower, float(ratios.min())), min(upper, float(ratios.max()))
-        if upper - lower <= CLOSE * upper:
+        if upper - lower <= GAP * upper:
             break
         if i < FEW_PRODUCTS or not is_small:
             v = product + 0.5 * upper * v  # shifted: power iteration alone does not converge for a cycle
@@ -267,6 +267,6 @@ def _bounds(M: Matrix) -> tuple[float, float]:
             except np.linalg.LinAlgError:  # the bound is the root to rounding
                 break
         v = v / v.max()
-        if not (v >= TINY).all():
+        if not (v >= LEAST_ENTRY).all():
             break
     return lower, upper

@@ -11,7 +11,7 @@ import numpy as np
 
 from implicitsolve._arrays import files
 from implicitsolve._record import Counts
-from implicitsolve._summary import LINES, Representation, format_table
+from implicitsolve._summary import MOST_LINES, Representation, format_table
 from implicitsolve._typing import HostArray
 from implicitsolve.status import Status
 
@@ -129,7 +129,7 @@ class Branch(Representation):
         """Return a table of the branch: how it ended, special points, and some of its points."""
         entries = [[name, value] for name, value in self._entries().items() if name != "status"]
         parts = [f"Branch: {self.message}", "", format_table([], entries), ""]
-        places = np.unique(np.linspace(0, max(0, len(self) - 1), min(LINES // 2, len(self))).astype(int))
+        places = np.unique(np.linspace(0, max(0, len(self) - 1), min(MOST_LINES // 2, len(self))).astype(int))
         flat = self.x.reshape(len(self), int(np.prod(self.x.shape[1:])))
         rows = [
             [str(i), f"{self.lam[i]:.6g}", f"{np.abs(flat[i]).max(initial=0.0):.6g}", f"{self.residual_norm[i]:.2g}"]

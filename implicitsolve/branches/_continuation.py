@@ -17,7 +17,7 @@ from implicitsolve.branches._family import Family, real_start
 from implicitsolve.branches._path import Path, leading_eigenvalues
 from implicitsolve.branches._run import Run
 from implicitsolve.branches._system import ExtendedSystem
-from implicitsolve.errors import hinted
+from implicitsolve.errors import check_names
 from implicitsolve.monitor import Monitor
 from implicitsolve.problem import Problem
 from implicitsolve.status import Status
@@ -32,7 +32,7 @@ from implicitsolve.stopping import (
 )
 
 
-@hinted
+@check_names
 def continuation(
     problem: Any,
     x0: Any = None,
@@ -174,10 +174,10 @@ def continuation(
     try:
         if previous is None:
             ahead = None if direction is None else _direction(direction, x)
-            tally.enforced(run.begin, np.append(x.reshape(-1), first), ahead, min(step, max_step), max_step)
+            tally.enforce(run.begin, np.append(x.reshape(-1), first), ahead, min(step, max_step), max_step)
         else:
-            tally.enforced(run.resume, previous)
-        tally.enforced(run.follow)
+            tally.enforce(run.resume, previous)
+        tally.enforce(run.follow)
     except LimitReached:
         run.end(tally.ended or Status.EVALUATION_LIMIT, f"{tally.evaluations} evaluations are made")
     return run.branch(parameter or "lam")

@@ -16,8 +16,8 @@ from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
 from implicitsolve.stopping import NonlinearStop, check_limit
 
-LONGEST = 10.0  # step, over the distance to the nearest known solution
-APART = 1e-3  # distance of two solutions, over the size of x, from which on they are different
+LONGEST_STEP = 10.0  # step, over the distance to the nearest known solution
+DISTINCT = 1e-3  # distance of two solutions, over the size of x, from which on they are different
 
 
 def further_solutions(
@@ -102,8 +102,8 @@ class _Search:
     def next(self, steps: int) -> NonlinearResult | None:
         """One more solution, if the search converges to one."""
         z, metric = self.start, self.system.metric
-        if min(self._distances(z), default=np.inf) <= APART:
-            z = z + np.append(np.random.default_rng(0).normal(0.0, 10 * APART * metric.unit, z.size - 1), 0.0)
+        if min(self._distances(z), default=np.inf) <= DISTINCT:
+            z = z + np.append(np.random.default_rng(0).normal(0.0, 10 * DISTINCT * metric.unit, z.size - 1), 0.0)
         F = self.system.residual(z)
         for _ in range(steps):
             if not np.isfinite(F).all():
@@ -117,14 +117,14 @@ class _Search:
             length, near = metric.norm(step), min(self._distances(z), default=np.inf)
             if not np.isfinite(length) or length == 0:
                 return None
-            z = z + step * min(1.0, LONGEST * near / length)
+            z = z + step * min(1.0, LONGEST_STEP * near / length)
             F = self.system.residual(z)
         return None
 
     def _confirm(self, z: HostArray) -> NonlinearResult | None:
         result = root(self.problem, self.system.state(z), stop=NonlinearStop(atol=self.target, norm=self.stop.norm))
         found = np.append(result.x, 0.0)
-        if not result.success or min(self._distances(found), default=np.inf) <= APART:
+        if not result.success or min(self._distances(found), default=np.inf) <= DISTINCT:
             return None
         self.roots.append(found[:-1])
         return result

@@ -14,7 +14,7 @@ from implicitsolve._parameters import POSITIONAL, Parametrized
 from implicitsolve._typing import HostArray
 from implicitsolve.problem import Problem
 
-FUNCTIONS = "residual", "jvp", "vjp", "jac", "linearize", "blocks", "parameter_jvp"  # that depend on the parameter
+OF_PARAMETER = "residual", "jvp", "vjp", "jac", "linearize", "blocks", "parameter_jvp"  # that depend on the parameter
 
 
 class Family:
@@ -49,7 +49,7 @@ class Family:
         elif self.problem.derivatives is not None:  # the parameter is an argument of the traced program
             problem = replace(self.problem, parameters=lam if self.parameter is None else {self.parameter: lam})
         else:
-            given = {name: getattr(self.problem, name) for name in FUNCTIONS}
+            given = {name: getattr(self.problem, name) for name in OF_PARAMETER}
             problem = replace(self.problem, **{name: self._bound(f, lam) for name, f in given.items() if f is not None})
         if problem.batch_ndim:
             raise ValueError(

@@ -16,7 +16,7 @@ from implicitsolve.branches._system import ExtendedSystem, Frame, Metric
 CORRECTIONS = 10  # of one predicted point
 LOCATIONS = 15  # evaluations of a test function, to find where it is zero
 TESTS = 2  # test functions for branch points, where there are no factors: the sign of one changes at its poles too
-FOLD, LINEAR = 1e-6, 1e-9  # accuracy of test functions, over their size; lam at a fold has the square of the first
+FOLD, LOCATED = 1e-6, 1e-9  # accuracy of test functions, over their size; lam at a fold has the square of the first
 DENSE_SPECTRUM = 300  # unknowns up to which all eigenvalues are computed
 IMAGINARY = 1e-3  # real part over the modulus of a located pair, above which it is not a Hopf point's
 NEARER = 1e-2  # factor to which a test function must have fallen to show a branch point
@@ -182,7 +182,7 @@ class Path:
         for name, event in (events | {"fold": _slope}).items():
             first, last, is_fold = event(a), event(b), event is _slope
             if first * last < 0 or (last == 0 and first != 0):
-                accuracy = FOLD if is_fold else LINEAR
+                accuracy = FOLD if is_fold else LOCATED
                 point = b if last == 0 else self.locate(a, b, event, (first, last), accuracy, observed=is_fold)
                 found += [] if point is None else [(name, point, {})]
         return found + list(self._hopf(a, b))
@@ -191,7 +191,7 @@ class Path:
         """Where the determinant of the bordered matrix is zero, if it is anywhere."""
         border = self.border(b.frame)
         last = bordered_test(b.frame, border)
-        point = self.locate(a, b, lambda p: bordered_test(p.frame, border), (-last, last), LINEAR, observed=True)
+        point = self.locate(a, b, lambda p: bordered_test(p.frame, border), (-last, last), LOCATED, observed=True)
         if point is None or not abs(bordered_test(point.frame, border)) <= NEARER * abs(last):
             return None
         null = point.frame.solve(border[0])
@@ -208,7 +208,7 @@ class Path:
                 values = pairs(point)
                 return float(np.real(values[place])) if place < values.size else np.nan
 
-            point = self.locate(a, b, test, (test(a), test(b)), LINEAR, observed=True)
+            point = self.locate(a, b, test, (test(a), test(b)), LOCATED, observed=True)
             if point is not None and abs(test(point)) <= IMAGINARY * abs(pairs(point)[place]):
                 yield "hopf", point, {"frequency": float(np.imag(pairs(point)[place]))}
 

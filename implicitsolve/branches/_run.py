@@ -13,15 +13,15 @@ from implicitsolve._typing import HostArray
 from implicitsolve.branches._branch import Branch, SpecialPoint
 from implicitsolve.branches._path import Corrected, Path, Point
 from implicitsolve.monitor import Monitor, ends_solve
+from implicitsolve.nonlinear._homotopy import ALIGNED
 from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 
-ALIGNED = 0.8  # cosine between tangents below which a point may lie on another branch
 USUAL = 4  # corrections that steps aim at
-GROWTH = 2.0  # of a step, at most
-SHORTEST = 1e-7  # step that ends the branch
-NEAR = 0.1  # distance from the first point, over the step, up to which the branch may be closed
+STEP_GROWTH = 2.0  # of a step, at most
+SHORTEST_STEP = 1e-7  # step that ends the branch
+CLOSED = 0.1  # distance from the first point, over the step, up to which the branch may be closed
 HINTS = {
     Status.ITERATION_LIMIT: "Continue with `previous`, or raise `max_points`.",
     Status.EVALUATION_LIMIT: "Continue with `previous`, or raise `max_evaluations`.",
@@ -146,7 +146,7 @@ class Run:
         """The next point, observed, the length of the step after it, and why the branch ends there, if it does."""
         path, metric, last = self.path, self.path.metric, self.points[-1]
         is_finite = True
-        while self.length >= SHORTEST:
+        while self.length >= SHORTEST_STEP:
             z, direction, is_end = self._predict()
             row = metric.parameter_row() if is_end else metric.covector(direction)
             made = path.correct(z, row, last.frame)
@@ -223,7 +223,9 @@ class Run:
 
     def _next_length(self, made: Corrected) -> float:
         """The next step: longer where this one took few corrections."""
-        return min(self.length * min(max(GROWTH ** (USUAL - made.count), 1 / GROWTH), GROWTH), self.longest)
+        return min(
+            self.length * min(max(STEP_GROWTH ** (USUAL - made.count), 1 / STEP_GROWTH), STEP_GROWTH), self.longest
+        )
 
     def _closes(self, last: Point, point: Point) -> bool:
         metric, chord = self.path.metric, point.z - last.z
@@ -232,7 +234,7 @@ class Run:
         if not 0 < part <= 1 or self.first_row @ last.tangent <= 0:
             return False
         z, _ = self.path.curve(last, point, part)
-        return metric.norm(z - self.first) <= NEAR * h
+        return metric.norm(z - self.first) <= CLOSED * h
 
     def _rescale(self, unit: float) -> None:
         metric = self.path.metric

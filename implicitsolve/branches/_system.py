@@ -23,15 +23,15 @@ from implicitsolve.nonlinear._pattern_search import PatternSearch, SparseJacobia
 from implicitsolve.nonlinear._state import JacobianAssembler, SolveMemory
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.operators._wrappers import bordered
+from implicitsolve.operators._wrappers import border_operator
 from implicitsolve.problem import favors_direct
 from implicitsolve.stopping import LinearStop
 from implicitsolve.structure import BlockBanded, Outcome
-from implicitsolve.structure._sparse import Sparse, compressed
+from implicitsolve.structure._sparse import Sparse, from_csc
 
-MOST_DENSE = 128  # unknowns up to which a J without structure is assembled column by column
+MOST_BY_COLUMNS = 128  # unknowns up to which a J without structure is assembled column by column
 ROOT_EPS = float(np.finfo(float).eps) ** 0.5  # of differences in lam, over its size or interval
-ROUNDING = 64 * float(np.finfo(float).eps)  # of |J| |x|, below which F is not required to fall
+PRODUCT_ROUNDING = 64 * float(np.finfo(float).eps)  # of |J| |x|, below which F is not required to fall
 STRICT = 1e-4  # tolerance of special points over that of others
 LINEAR_RTOL = 1e-4  # of Krylov solves; at 1e-2 paths are lost
 
@@ -157,11 +157,11 @@ class ExtendedSystem:
             is_cheap = favors_direct(problem, problem.block_structure.length(self.size))
             return Assembler(evaluator, certifies=False) if is_cheap else None
         pattern = PatternSearch()
-        found = pattern.found(evaluator, x)
+        found = pattern.find_structure(evaluator, x)
         if found is not None and found.structure is not None:
             budget = None if found.how == Outcome.DECLARED else pattern._budget(evaluator)
             return SparseJacobians(evaluator, replace(found, values=None), SolveMemory(), None, budget)
-        if self.size <= MOST_DENSE and problem.structure != "none":
+        if self.size <= MOST_BY_COLUMNS and problem.structure != "none":
             whole = BlockBanded(lower=0, upper=0, block_size=self.size)
             return Assembler(evaluator, certifies=False, structure=whole)
         return None
@@ -183,7 +183,7 @@ class BorderedPlan:
         column, row, corner = numbers[nnz : nnz + n, None], numbers[None, nnz + n : -1], numbers[-1:, None]
         whole = scipy.sparse.block_array([[J, column], [row, corner]], format="csc")
         self.order: HostArray = whole.data - 1
-        self.plan: SparsePlan = SparsePlan(compressed(whole.indptr, whole.indices))
+        self.plan: SparsePlan = SparsePlan(from_csc(whole.indptr, whole.indices))
 
     def factor(self, J: SparseMatrix, column: HostArray, row: HostArray) -> SparseFactorization:
         """Factors of [[J, column], [row]]."""
@@ -224,7 +224,7 @@ class Frame:
                 change = SparseMatrix(np.abs(self.matrix.data), self.matrix.structure).matvec(sizes)
             moved = self.column * metric.span
             self.scale: float = float(norm2(moved[None])[0]) or float(norm2(change[None])[0]) or 1.0
-            self.rounding: float = ROUNDING * float(np.max(np.abs(change)))
+            self.rounding: float = PRODUCT_ROUNDING * float(np.max(np.abs(change)))
             if not system.is_reach_known:
                 system.reach = max(system.reach, ROOT_EPS * float(np.max(np.abs(moved))))
             if self.matrix is not None:
@@ -282,7 +282,7 @@ class Frame:
     def _krylov(self, b: HostArray, row: HostArray, guess: HostArray | None) -> HostArray:
         J: Any = self.J
         units, weights = self.units, (row * self.units)[None, :]
-        A = bordered(
+        A = border_operator(
             lambda x: J.matvec(x * units[None, :-1]) / self.scale,
             self.column[None, :] * (units[-1] / self.scale),
             weights[:, :-1],

@@ -98,7 +98,7 @@ def in_shape(residual: Any) -> Any:
     if not callable(residual):
         return residual
 
-    def reshaped(x: Array) -> Any:
+    def reshape(x: Array) -> Any:
         F: Any = residual(x)
         if type(F) is np.ndarray and F.shape == x.shape:
             return F
@@ -106,4 +106,4 @@ def in_shape(residual: Any) -> Any:
         shape = getattr(F, "shape", x.shape)
         return F if shape == x.shape or math.prod(shape) != math.prod(x.shape) else F.reshape(x.shape)
 
-    return reshaped
+    return reshape

@@ -24,7 +24,7 @@ from implicitsolve.problem import spread
 
 RATIO = 8.0  # of the lengths of two differences
 COUNT = 8  # of the lengths that are tried, each an eighth of the last
-TINY = 1e-3  # size of x below which lengths for one of size 1 are tried too
+NEAR_ZERO = 1e-3  # size of x below which lengths for one of size 1 are tried too
 TRUST = 4.0  # error of a difference over its distance to the next one
 
 Level = tuple[int, int]  # the scale, 0 that of x and 1 the number 1, and the power of 1 / RATIO
@@ -55,7 +55,7 @@ class Differences:
     def __init__(self, evaluator: Evaluator, x: Array, d: Array, F: Array | None = None) -> None:
         self.evaluator, self.x, self.d, self.F = evaluator, x, d, F
         size = np.sqrt(np.asarray(norm2(x)) ** 2 / max(1, x.shape[1]))
-        is_tiny = (size > 0) & (size < TINY)
+        is_tiny = (size > 0) & (size < NEAR_ZERO)
         self.second: HostArray = np.where(is_tiny, 1 / np.where(is_tiny, size, 1.0), 1.0)
         self._taken: dict[Level, Array] = {}
 
@@ -110,7 +110,7 @@ class Differences:
         for mask, sign in ((~turned, 1.0), (turned, -1.0)):
             if xp.any(mask & (self.d != 0)):
                 h = xp.where(mask, sign * t * self.d, xp.zeros_like(self.d))
-                half, whole = (evaluator.residual(evaluator.moved(self.x, part)) for part in (0.5 * h, h))
+                half, whole = (evaluator.residual(evaluator.move(self.x, part)) for part in (0.5 * h, h))
                 total = total + sign * (4 * (half - self.F) - (whole - self.F)) / t
         return total
 

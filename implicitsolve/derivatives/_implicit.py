@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._parameters import Parts
+from implicitsolve._parameters import NamedArrays
 from implicitsolve._root import INACCURATE
 from implicitsolve._typing import ArrayArgument, CallersArray
-from implicitsolve.derivatives._parameter_differences import judged
+from implicitsolve.derivatives._parameter_differences import with_accuracy
 from implicitsolve.derivatives._point import Point
 from implicitsolve.derivatives._systems import AdjointResult, TangentResult, as_given
 from implicitsolve.direct import DirectMethod
-from implicitsolve.errors import AccuracyWarning, hinted
+from implicitsolve.errors import AccuracyWarning, check_names
 from implicitsolve.krylov import KrylovMethod
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult
@@ -24,7 +24,7 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop
 
 
-@hinted
+@check_names
 def pull_back(
     problem: Problem | NonlinearResult,
     result: NonlinearResult | ArrayArgument | Mapping[str, ArrayArgument],
@@ -120,7 +120,7 @@ def pull_back(
     point = Point(solved, result, needs_adjoint=True, wrt=wrt)
     linear = point.solve(cotangent, "cotangent", method, M, x0, stop)
     gradients, evaluator = point.gradients(linear.x), point.evaluator
-    whole, counts = judged(evaluator.problem.parameter_vjp, linear, evaluator.tally.counts())
+    whole, counts = with_accuracy(evaluator.problem.parameter_vjp, linear, evaluator.tally.counts())
     return AdjointResult(
         gradients=gradients,
         adjoint=linear.x,
@@ -131,7 +131,7 @@ def pull_back(
     )
 
 
-@hinted
+@check_names
 def push_forward(
     problem: Problem | NonlinearResult,
     result: NonlinearResult | ArrayArgument | Mapping[str, ArrayArgument],
@@ -196,7 +196,7 @@ def push_forward(
     solved, result, tangents = _arguments("push_forward", problem, result, tangents)
     point = Point(solved, result, needs_adjoint=False)
     linear = _solve_along(point, tangents, method, M, x0, stop)
-    whole, counts = judged(point.evaluator.problem.parameter_jvp, linear, point.evaluator.tally.counts())
+    whole, counts = with_accuracy(point.evaluator.problem.parameter_jvp, linear, point.evaluator.tally.counts())
     status = status_of("push_forward", result, whole)
     return TangentResult(tangent=linear.x, status=status, linear=linear, counts=counts)
 
@@ -252,7 +252,7 @@ def _arguments(
             raise TypeError(f"{caller}: a result that was pickled has no problem: {caller}(problem, result, ...)")
         problem, result, direction = problem.problem, problem, result
     if caller == "pull_back" and isinstance(direction, Mapping) and getattr(result, "parts", None):
-        direction = Parts(result.parts).join("cotangent", direction, 0.0)
+        direction = NamedArrays(result.parts).join("cotangent", direction, 0.0)
     if not isinstance(problem, Problem):
         raise TypeError(f"{caller}: `problem` must be a Problem, got {type(problem).__name__}")
     return problem, result, direction

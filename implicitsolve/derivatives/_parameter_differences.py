@@ -25,14 +25,14 @@ def with_parameter_differences(problem: Problem, x: Array, *, needs_adjoint: boo
     if not isinstance(problem.residual, Parametrized) or not isinstance(x, np.ndarray):
         return problem
     differences = ParameterDifferences(problem.residual, x)
-    jvp, vjp = problem.parameter_jvp or differences.along, problem.parameter_vjp or differences.pulled
+    jvp, vjp = problem.parameter_jvp or differences.along, problem.parameter_vjp or differences.pull
     ways = problem.vjp, problem.linearize, problem.jac, problem.structure, problem.halves
     seeks = needs_adjoint and all(way is None for way in ways)
     structure = "detect" if seeks else problem.structure
     return replace(problem, parameter_jvp=jvp, parameter_vjp=vjp, structure=structure)
 
 
-def judged(product: Any, linear: LinearResult, counts: Counts) -> tuple[LinearResult, Counts]:
+def with_accuracy(product: Any, linear: LinearResult, counts: Counts) -> tuple[LinearResult, Counts]:
     """The result, INACCURATE where its parameter differences are inaccurate, with their calls added to its own."""
     differences = getattr(product, "__self__", None)
     if not isinstance(differences, ParameterDifferences):
@@ -63,7 +63,7 @@ class ParameterDifferences:
         self.error = max(self.error, float(distance / size) if size > 0 else 0.0)
         return total
 
-    def pulled(self, x: HostArray, w: HostArray, wrt: Collection[str] | None = None) -> dict[str, HostArray]:
+    def pull(self, x: HostArray, w: HostArray, wrt: Collection[str] | None = None) -> dict[str, HostArray]:
         """(dF/dtheta)^H w of all parameters, or of those that are named."""
         gradients: dict[str, HostArray] = {}
         for name in self.residual.values if wrt is None else wrt:
@@ -124,7 +124,7 @@ class ParameterDifferences:
             raise TypeError(f"derivatives by the complex parameter {name!r} need `parameter_jvp` and `parameter_vjp`")
         return value.astype(float)
 
-    def _moved(self, x: HostArray, name: str, theta: HostArray) -> HostArray:
+    def _at_value(self, x: HostArray, name: str, theta: HostArray) -> HostArray:
         """A copy of F at x for that value of the parameter."""
         F = self.residual.at({name: theta[()]})(x.copy())
         return np.array(checked_array(F, "residual", numpy_namespace, x.dtype, x.shape))
@@ -139,7 +139,7 @@ class ParameterDifferences:
                 if not moved.any():
                     break
                 self.evaluations += 2
-                ahead, behind = [self._moved(x, name, theta + m) for m in (moved, -moved)]
+                ahead, behind = [self._at_value(x, name, theta + m) for m in (moved, -moved)]
                 derivative += (ahead - behind).reshape(x.shape) / (2 * h)
                 rest = rest - moved / h
                 lost = float(np.linalg.norm(rest) / np.linalg.norm(d))

@@ -161,7 +161,7 @@ class Point:
         if is_free and not is_causal:
             method, factors = self._default
             if factors is not None:
-                return self._factored(*factors, b, stop)
+                return self._solve_by_factors(*factors, b, stop)
         if kind_of(method) == "direct":
             return self._direct(method, b, {"M": M, "x0": start}, stop)
         M, A = self._preconditioner(M), self._operator()
@@ -194,7 +194,7 @@ class Point:
                 got = type(value).__name__
                 raise ValueError(f"{self.caller}: `{name}` must be None for a direct method, got {got}")
         J = self._matrix("a direct `method`", method)
-        return self._factored(J.flat(), method.factor(J), b, stop)
+        return self._solve_by_factors(J.flat(), method.factor(J), b, stop)
 
     def _shape_of(self, result: LinearResult) -> LinearResult:
         evaluator = self.evaluator
@@ -279,7 +279,7 @@ class Point:
             raise TypeError(f"{self.caller}: no sparse J was found, and its products are none with J^H: give `vjp`")
         return assembled.H if self.needs_adjoint else assembled
 
-    def _factored(self, J: LinearOperator, inverse: Factored, b: Array, stop: LinearStop) -> LinearResult:
+    def _solve_by_factors(self, J: LinearOperator, inverse: Factored, b: Array, stop: LinearStop) -> LinearResult:
         """Solve by factors of J, refined with the problem's own products where it has any."""
         is_own = self.own_product is not None and not self.has_own_matrix
         A = self.evaluator.jacobian(self.flat, None) if is_own else J

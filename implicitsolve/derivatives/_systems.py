@@ -20,9 +20,9 @@ from implicitsolve.krylov import LGMRES, KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._recycling import BASIS_MEMORY
 from implicitsolve.linearize._block_groups import weights
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._direction import normalize, restored
+from implicitsolve.nonlinear._direction import normalize, restore_norms
 from implicitsolve.operators import LinearOperator
-from implicitsolve.operators._wrappers import guarded
+from implicitsolve.operators._wrappers import guard
 from implicitsolve.problem import Problem
 from implicitsolve.result import Ending, LinearResult
 from implicitsolve.status import Status
@@ -115,9 +115,9 @@ class TangentResult(Derivative):
     tangent: HostArray
 
 
-LONGEST = 200  # vectors of the default Krylov space of one system
+ADJOINT_SPACE = 200  # vectors of the default Krylov space of one system
 ROUNDS = 4  # Krylov solves, each followed by a product that measures the residual
-LEAST_BLOCK = 64  # unknowns in a block from which on products in float32 take half the time
+LEAST_FLOAT32_BLOCK = 64  # unknowns in a block from which on products in float32 take half the time
 LEAST_SINGLE = 5e-7  # of ||b||, to which float32 solves: 4 units of roundoff
 DROWNED = 0.05  # bound of the errors of differences over ||b||; those measured are a sixth of it
 
@@ -149,11 +149,11 @@ class HalfSystem:
         _, self.second = self.halves.kept.linearize(eliminated)
         in_shape = tuple(kept.shape[self.axis :])
         reduced = reduced_jacobian(self.halves, self.first, self.second, in_shape, evaluator.batch_shape, kept.dtype)
-        J = guarded(reduced, "linearize", tally.add, copies=not problem.pure)
+        J = guard(reduced, "linearize", tally.add, copies=not problem.pure)
         self.A = J.H if needs_adjoint else J
         self.M: LinearOperator | None = None
         blocks, xp = problem.block_structure, evaluator.xp
-        self.in_single = blocks is not None and blocks.block_size >= LEAST_BLOCK and kept.dtype == xp.float64
+        self.in_single = blocks is not None and blocks.block_size >= LEAST_FLOAT32_BLOCK and kept.dtype == xp.float64
 
     def solve(
         self, b: Array, start: Array | None, method: KrylovMethod | None, stop: LinearStop
@@ -244,7 +244,7 @@ def _solved_in_single(
     aim = np.maximum(target / scale, LEAST_SINGLE)
     M = single.approximate_inverse()
     outcome = solver.solve(single, unit, target=aim, max_iterations=limit, M=M, confirm=False, polish=True)
-    return replace(outcome, x=restored(outcome.x, scale, b), residual_norm=outcome.residual_norm * scale)
+    return replace(outcome, x=restore_norms(outcome.x, scale, b), residual_norm=outcome.residual_norm * scale)
 
 
 def _statuses(norms: HostArray, target: HostArray, reported: HostArray | None) -> HostArray:
@@ -289,7 +289,7 @@ def long_krylov(b: Array) -> LGMRES:
     """LGMRES for b (B, N) that restarts only when its vectors would exceed `BASIS_MEMORY` numbers."""
     systems, N = max(1, b.shape[0]), max(1, b.shape[1])
     columns = min(BASIS_MEMORY // (2 * systems * N), math.isqrt(BASIS_MEMORY // (3 * systems)))
-    return LGMRES(restart=max(LGMRES().restart, min(LONGEST, columns)))
+    return LGMRES(restart=max(LGMRES().restart, min(ADJOINT_SPACE, columns)))
 
 
 def checked_wrt(problem: Problem, wrt: Any) -> frozenset[str] | None:

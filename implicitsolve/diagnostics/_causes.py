@@ -14,11 +14,11 @@ from implicitsolve.result import LinearResult
 from implicitsolve.status import Status
 
 ROUNDED = 0.4  # reduction of ||F|| by this power of eps that ends where rounding begins
-FLAT = 0.9  # factor of a step that is hardly progress
+FLAT_STEP = 0.9  # factor of a step that is hardly progress
 STEADY = 0.25  # spread of the last factors, relative to their mean
 POWER = 0.015  # distance to (1 - 1/m)^m, the factor of ||F|| by which Newton's steps reduce a power m
 POOR = 0.5  # linear residual from which on a direction is a poor one, and length of steps below which it seems to be
-MANY = 100  # Krylov iterations of one step that suggest a preconditioner
+MANY_ITERATIONS = 100  # Krylov iterations of one step that suggest a preconditioner
 AT_ROUNDING = Status.ITERATION_LIMIT, Status.STAGNATED, Status.LINE_SEARCH_FAILED  # how a norm of rounding error ends
 PRECONDITION = (
     "Precondition (`preconditioner=`, or declare a `structure`, which gives one), or enlarge the space: "
@@ -145,7 +145,7 @@ def _rounding(case: Case) -> Cause | None:
     history, best = case.history, min(case.norm, *case.history.norms) if case.history.norms else case.norm
     recent = np.asarray(history.norms[-4:])
     ended = case.status is not Status.ITERATION_LIMIT  # a step after the last one reduced the norm no further
-    is_flat = ended or recent.size < 2 or not recent[-1] < FLAT * recent[:-1].min()
+    is_flat = ended or recent.size < 2 or not recent[-1] < FLAT_STEP * recent[:-1].min()
     is_small = case.reduction < case.precision**ROUNDED
     if not (is_flat and history.steps and is_small) or case.target > case.norm:
         return None
@@ -247,11 +247,11 @@ def _suspicion(case: Case) -> Cause | None:
         if found is None and short >= 2 and case.reduction < case.precision**ROUNDED:
             what = f"The line search shortened {short} of the last four steps, though norm(F) was small."
             return Cause("short", what, f"J may be wrong, or F have a kink at x. {CHECK}")
-        if found is None and spent.size and np.nanmax(spent, initial=0) > MANY:
+        if found is None and spent.size and np.nanmax(spent, initial=0) > MANY_ITERATIONS:
             what = f"Step {int(np.nanargmax(spent)) + 1} took {np.nanmax(spent):.0f} Krylov iterations."
             return Cause("products", what, "Precondition, or declare a `structure`.")
         return found
-    if history.kind == "fixed point" and history.steps >= 10 and history.rate > FLAT:
+    if history.kind == "fixed point" and history.steps >= 10 and history.rate > FLAT_STEP:
         what = f"norm(F) fell by a factor of only {history.rate:.3g} per step, in {history.steps} steps."
         return Cause("slow", what, f"{_faster(case)}.")
     if history.steps == 0 and case.norm > 0:

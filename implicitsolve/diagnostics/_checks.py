@@ -11,18 +11,18 @@ from implicitsolve._arrays.namespace import eps
 from implicitsolve._typing import HostArray
 from implicitsolve.diagnostics._causes import ELSEWHERE, Cause, round_up
 from implicitsolve.diagnostics._history import Case
-from implicitsolve.diagnostics._system import DENSE, Condition, System, measure_condition
+from implicitsolve.diagnostics._system import MOST_WRITTEN, Condition, System, measure_condition
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.status import Status
 from implicitsolve.structure._names import few_names
 from implicitsolve.testing import check_derivatives
 
-NOISE = 0.1  # change of F between neighbouring numbers, over F, from which on F is rounding error; F over F(x0)
-LENGTHS = 10.0 ** -np.arange(14)  # of trial steps, over Newton's
-BLOCKED = 0.05  # share of ||F|| that no trial step removes where x is practically a minimum of it
-ROUNDING = 1000  # units above which a change is not rounding error
+NOISY = 0.1  # change of F between neighbouring numbers, over F, from which on F is rounding error; F over F(x0)
+TRIAL_LENGTHS = 10.0 ** -np.arange(14)  # of trial steps, over Newton's
+MINIMUM_SHARE = 0.05  # share of ||F|| that no trial step removes where x is practically a minimum of it
+MOST_UNITS = 1000  # units above which a change is not rounding error
 SMOOTH = 1.5  # order in the length of a step from which on a change of ||F|| is smooth, without a kink
-FOLD = (
+FOLD_HINT = (
     "If F has a parameter, its solutions may end at a fold before this value of it: `continuation` follows them "
     f"there from a value that has a solution. {ELSEWHERE}"
 )
@@ -77,10 +77,10 @@ def _noise(system: System, case: Case) -> Cause | None:
     xp, unit = system.xp, eps(system.xp, system.x.dtype)
     sign = xp.asarray(1 - 2 * (np.arange(system.size) % 2), dtype=system.x.dtype, device=system.x.device)
     change, size = (float(norm2(v)[0]) for v in (system.residual(system.x * (1 + unit * sign)) - system.F, system.F))
-    if not (size > 0 and change >= NOISE * size):
+    if not (size > 0 and change >= NOISY * size):
         return None
     changes = f"it changes by {change / size:.2g} of its norm when x does by one unit roundoff."
-    if case.reduction < NOISE:
+    if case.reduction < NOISY:
         advice = f"NonlinearStop(atol={round_up(2 * case.norm):.1g}) would be met."
         return Cause("noise", f"F(x) is rounding error: {changes}", advice)
     what = f"x has run away, to max|x| = {np.abs(case.x).max():.2g}, where F is not small but rounding error: {changes}"
@@ -89,7 +89,7 @@ def _noise(system: System, case: Case) -> Cause | None:
 
 def _jacobian(system: System, status: Status, notes: list[str]) -> Cause | None:
     """Whether J is singular, or F does not fall along Newton's step."""
-    if system.size > DENSE and system.factors is None and system.adjoint is None:
+    if system.size > MOST_WRITTEN and system.factors is None and system.adjoint is None:
         notes.append("The condition of J was not estimated: there are no products with J^H, and no `structure`.")
         return None
     known = measure_condition(system)
@@ -116,20 +116,20 @@ def _descent(system: System, known: Condition) -> Cause | None:
     if not size > 0 or not known.error > 0:
         return None
     ahead, behind = [
-        np.concatenate([norm2(system.residual(system.x - float(t) * system.step)) for t in side * LENGTHS]) / size
+        np.concatenate([norm2(system.residual(system.x - float(t) * system.step)) for t in side * TRIAL_LENGTHS]) / size
         for side in (1, -1)
     ]
-    if not np.isfinite(ahead[ROUNDING * unit < LENGTHS]).any():
+    if not np.isfinite(ahead[MOST_UNITS * unit < TRIAL_LENGTHS]).any():
         what = "F is not finite just beyond x, along Newton's step: x lies at the edge of its domain."
         return Cause("edge", what, "Solve for a variable that cannot leave the domain (log x for positive x).")
     most = max(1 - float(np.nanmin(ahead)), 0.0)
-    if most > BLOCKED:
+    if most > MINIMUM_SHARE:
         return None
     with np.errstate(all="ignore"):
         bend = np.abs(ahead**2 + behind**2 - 2)  # of the order of the length's square where F is smooth, else of it
     length = float(norm2(system.x)[0])
-    rounding = unit * (1 + (length + LENGTHS * known.error) * known.norm / size)
-    seen = np.flatnonzero(np.isfinite(bend) & (bend > ROUNDING * rounding))
+    rounding = unit * (1 + (length + TRIAL_LENGTHS * known.error) * known.norm / size)
+    seen = np.flatnonzero(np.isfinite(bend) & (bend > MOST_UNITS * rounding))
     half = seen[(seen.size - 1) // 2 :]  # of the shorter lengths
     if half.size > 1 and math.log10(bend[half[0]] / bend[half[-1]]) < SMOOTH * (half[-1] - half[0]):
         what = "F has a kink or a jump at x: no step along Newton's, however short, reduces ||F|| as J predicts."
@@ -139,12 +139,12 @@ def _descent(system: System, known: Condition) -> Cause | None:
         "x is close to a minimum of ||F|| that is not a root: J is nearly singular there, so that a Newton step has "
         f"the length {known.error:.2g} (||x|| is {length:.2g}), and no part of it reduces ||F||{share}."
     )
-    return Cause("minimum", what, FOLD)
+    return Cause("minimum", what, FOLD_HINT)
 
 
 def _singular(system: System, status: Status, limit: float) -> Cause:
     """Whether a J with a large condition number is singular, or only badly scaled."""
-    scaled = _scaled_condition(system) if system.size <= DENSE else math.inf
+    scaled = _scaled_condition(system) if system.size <= MOST_WRITTEN else math.inf
     if scaled < limit:
         what = f"J is badly scaled at x: with rows and columns of size 1 its condition number is {scaled:.2g}."
         return Cause("scale", what, '`x_scale="auto"` and `f_scale="auto"`, or units in which all are of size 1.')
@@ -164,7 +164,7 @@ def _scaled_condition(system: System) -> float:
 
 def _kernel(system: System) -> str:
     """Unknowns that the residual does not depend on, or the combination of them that is undetermined."""
-    if system.size > DENSE:
+    if system.size > MOST_WRITTEN:
         return ""
     J = system.dense
     columns = np.flatnonzero(~J.any(axis=0))

@@ -17,7 +17,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives import AdjointResult, TangentResult
 from implicitsolve.diagnostics._causes import CHECK, Cause, find_cause, find_linear_cause, sentence
 from implicitsolve.diagnostics._checks import examine
-from implicitsolve.diagnostics._history import ENDED_WELL, MANY, STOPPED, Case, read_histories
+from implicitsolve.diagnostics._history import ENDED_WELL, MANY_SYSTEMS, STOPPED, Case, read_histories
 from implicitsolve.diagnostics._system import System, unwrap
 from implicitsolve.drivers._batch import BatchResult
 from implicitsolve.problem import Problem
@@ -160,11 +160,11 @@ def _of_nonlinear(result: NonlinearResult, problem: Any) -> Explanation:
         if code in (Status.LOST, Status.CANCELLED):
             findings += _list_unsolved(result, Status(code), rows, shape)
             continue
-        some = _read_cases(result, Status(code), rows[:MANY])
+        some = _read_cases(result, Status(code), rows[:MANY_SYSTEMS])
         cases |= some
         told |= {row: (cause, case.place) for row, case in some.items() if (cause := find_cause(case)) is not None}
         if code != Status.CONVERGED:
-            rest = rows[MANY:].tolist()
+            rest = rows[MANY_SYSTEMS:].tolist()
             what = f"These {len(rest)} have the same status and are closer to their targets; they were not examined."
             told |= dict.fromkeys(rest, (Cause("rest", what, "As above."), ""))
     notes: list[str] = []

@@ -16,7 +16,7 @@ from implicitsolve.status import Status
 from implicitsolve.structure._names import entry_name
 
 FIELDS = "step_length", "forcing", "linear_residual", "krylov_iterations", "linear_status", "factorized"
-MANY = 1000  # systems of a batch that are read one by one, and rows of a table
+MANY_SYSTEMS = 1000  # systems of a batch that are read one by one, and rows of a table
 STOPPED = Status.STOPPED, Status.STOPPED_BY_MONITOR
 ENDED_WELL = Status.CONVERGED, *STOPPED
 

@@ -10,11 +10,11 @@ import scipy.sparse
 
 from implicitsolve._summary import WORST, index_of
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.diagnostics._history import ENDED_WELL, MANY, read_histories, tabulate_norms
+from implicitsolve.diagnostics._history import ENDED_WELL, MANY_SYSTEMS, read_histories, tabulate_norms
 from implicitsolve.diagnostics._pattern import magnitudes, pattern_of
 from implicitsolve.diagnostics._spectrum import Spectrum, spectrum
 from implicitsolve.diagnostics._system import System, unwrap
-from implicitsolve.errors import required
+from implicitsolve.errors import require
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status
@@ -246,13 +246,13 @@ def _axes(caller: str, ax: Any) -> Any:
         return ax
     if ax is not None:
         raise TypeError(f"{caller}: `ax` must be Axes of matplotlib, got {type(ax).__name__}")
-    plt = required("matplotlib.pyplot", f"{caller} needs matplotlib: pip install 'implicitsolve[plot]'")
+    plt = require("matplotlib.pyplot", f"{caller} needs matplotlib: pip install 'implicitsolve[plot]'")
     return plt.subplots(layout="constrained")[1]
 
 
 def _draw(ax: Any, result: NonlinearResult, name: str, against: str, color: str, marker: str) -> None:
     status = np.asarray(result.status).reshape(-1)
-    chosen = np.unique(np.linspace(0, status.size - 1, min(status.size, MANY)).astype(int))
+    chosen = np.unique(np.linspace(0, status.size - 1, min(status.size, MANY_SYSTEMS)).astype(int))
     if not status.size:
         return
     shown = read_histories(result, chosen.tolist())

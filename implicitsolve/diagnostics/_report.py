@@ -21,11 +21,11 @@ from implicitsolve import _report as command
 from implicitsolve._arrays.files import as_path
 from implicitsolve._summary import list_entries, order_by_distance, per_system, summarize
 from implicitsolve.diagnostics._explain import Explanation, explain
-from implicitsolve.diagnostics._history import ENDED_WELL, MANY
+from implicitsolve.diagnostics._history import ENDED_WELL, MANY_SYSTEMS
 from implicitsolve.diagnostics._plots import plot_convergence, plot_spectrum, plot_structure
 from implicitsolve.diagnostics._spectrum import NotFiniteError
 from implicitsolve.diagnostics._system import unwrap
-from implicitsolve.errors import BackendUnavailable, required
+from implicitsolve.errors import BackendUnavailable, require
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult
 from implicitsolve.structure import BlockBanded, Grid, Sparse
@@ -94,7 +94,8 @@ def report(result: Any, path: str | os.PathLike[str], *, problem: Any = None) ->
     is_solve = isinstance(result, NonlinearResult | LinearResult)
     loaded = [name for name in command.OPTIONAL if name in sys.modules]
     machine = {"Versions": command.versions(loaded), "Machine": command.machine(), "Threads": command.threads()}
-    sections["Work"] = _text("The solve", summarize(result, MANY, MANY) if is_solve else result.summary())
+    work = summarize(result, MANY_SYSTEMS, MANY_SYSTEMS) if is_solve else result.summary()
+    sections["Work"] = _text("The solve", work)
     sections["Environment"] = _text("Versions and machine", "\n".join(command.lines_of(machine)))
     known = list_entries(result)
     kind = f"{type(result).__name__}, {next(known[name] for name in UNKNOWNS if name in known)}"
@@ -159,7 +160,7 @@ def _text(name: str, text: str) -> str:
 def _figure(caption: str, draw: Callable[[Any], Any]) -> str:
     """A figure that ``draw(axes)`` makes, as an image in the colors of the browser's scheme, with its caption."""
     try:
-        matplotlib = required("matplotlib.figure", "figures need matplotlib: pip install 'implicitsolve[plot]'")
+        matplotlib = require("matplotlib.figure", "figures need matplotlib: pip install 'implicitsolve[plot]'")
     except BackendUnavailable as error:
         return f"<p>{escape(str(error).partition(' (')[0].capitalize())}.</p>"
     style: Any = importlib.import_module("matplotlib.style")

@@ -17,7 +17,7 @@ from implicitsolve.problem import Problem
 from implicitsolve.stopping import check_limit, own_generator
 from implicitsolve.testing._checks import normal
 
-VECTORS = 50  # products, as documented for `spectrum`
+SPECTRUM_PRODUCTS = 50  # products, as documented for `spectrum`
 
 
 class NotFiniteError(ValueError):
@@ -191,7 +191,7 @@ def _columns(system: System, vectors: int | None) -> int:
         check_limit(system.caller, "vectors", vectors, least=1)
     if not system.size:
         raise ValueError(f"{system.caller}: `x` must hold at least one unknown, got none")
-    return min(VECTORS if vectors is None else int(vectors), system.size)
+    return min(SPECTRUM_PRODUCTS if vectors is None else int(vectors), system.size)
 
 
 def _arnoldi(

@@ -31,7 +31,7 @@ from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop
 
-DENSE = 500  # unknowns up to which J is written out, and products that an assembly of J may take
+MOST_WRITTEN = 500  # unknowns up to which J is written out, and products that an assembly of J may take
 
 
 def unwrap(result: Any) -> Any:
@@ -80,10 +80,10 @@ class System:
         """J in the declared structure, or in one that the solve detected or, for a large J, a search finds."""
         if self.problem.block_structure is not None:
             assembler = Assembler(self.whole, central=True)
-            return assembler.assemble(self.evaluator, self.x, self.F) if assembler.cost <= DENSE else None
+            return assembler.assemble(self.evaluator, self.x, self.F) if assembler.cost <= MOST_WRITTEN else None
         declared, found = self.problem.structure, self.detection
         is_known = found is not None and found.structure is not None
-        if declared == "none" or (declared is None and not is_known and self.size <= DENSE):
+        if declared == "none" or (declared is None and not is_known and self.size <= MOST_WRITTEN):
             return None
         return sparse_jacobian(self.caller, self.evaluator, self.x, self.F, found)
 
@@ -112,7 +112,7 @@ class System:
     @functools.cached_property
     def step(self) -> Array:
         """J^-1 F(x), the shortest one where J is singular."""
-        if self.size <= DENSE:
+        if self.size <= MOST_WRITTEN:
             solved: HostArray = np.linalg.lstsq(self.dense, to_host(self.F)[0])[0]
             return from_host(solved[None], self.x)
         with np.errstate(all="ignore"):
@@ -194,13 +194,13 @@ def condition(
 
 
 def measure_condition(system: System) -> Condition:
-    if system.size <= DENSE:
+    if system.size <= MOST_WRITTEN:
         return _of_dense(system)
     adjoint, factors, failed = system.adjoint, system.factors, list[int]()
     if adjoint is None:
         raise TypeError(
             f"condition: the problem has {system.size} unknowns, and needs `vjp`, a `linearize` or `jac` with adjoint "
-            f"products, or `structure`; without them there may be at most {DENSE}"
+            f"products, or `structure`; without them there may be at most {MOST_WRITTEN}"
         )
     if system.matrix is None or factors is None:
         norm = _estimate_norm(system, system.J.matvec, adjoint.matvec)

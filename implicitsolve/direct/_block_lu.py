@@ -99,7 +99,7 @@ class BlockLU(BlockSettings):
         check_matrix("BlockLU", A)
         if overwrite and self.refine:
             raise ValueError("BlockLU.factor: `overwrite` must be False for `refine` > 0, which needs A")
-        layout = Layout.banded(A)
+        layout = Layout.of_bands(A)
         factors = self.factors(layout.blocks(A), layout.lower, layout.upper, overwrite=overwrite)
         return Factorization.of(A, factors, layout, refine=self.refine, overwritten=overwrite)
 

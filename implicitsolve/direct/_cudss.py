@@ -93,7 +93,7 @@ class CuDSSPlan:
             left = np.flatnonzero(to_host(xp.all(xp.isfinite(data), axis=1)))
             found: list[Engine | None] = [None] * data.shape[0]
             while left.size:
-                for i, engine in zip(left, self._believed(*(gather(part, left) for part in (data, rows, columns)))):
+                for i, engine in zip(left, self._factors_of(*(gather(part, left) for part in (data, rows, columns)))):
                     found[i] = engine
                 if self.matches:
                     break
@@ -101,13 +101,13 @@ class CuDSSPlan:
                 self.matches = left.size > 0
         return found
 
-    def _believed(self, data: Array, rows: Array, columns: Array) -> list[Engine | None]:
+    def _factors_of(self, data: Array, rows: Array, columns: Array) -> list[Engine | None]:
         """Factors (b) of matrices (b, nnz) scaled by `rows` and `columns`, where they recover the known solution."""
         xp = array_namespace(data)
         known = self._known + xp.zeros_like(rows)
         b = SparseMatrix(data, self.structure).matvec(xp.astype(known, data.dtype))
         found = [self._factors(data[i, :], rows[i, :], columns[i, :]) for i in range(data.shape[0])]
-        x = [known[i, :] if engine is None else engine.unscaled(b[i, :]) for i, engine in enumerate(found)]
+        x = [known[i, :] if engine is None else engine.solve_scaled(b[i, :]) for i, engine in enumerate(found)]
         is_good = to_host(xp.max(xp.abs(xp.stack(x) - known), axis=1) <= RECOVERED)
         return [engine if good else None for engine, good in zip(found, is_good)]
 
@@ -117,7 +117,7 @@ class CuDSSPlan:
         except self.bindings.cuDSSError:  # of memory, for example
             return None
 
-    def factorized(self, data: Array, *, transposed: bool) -> _Solver:
+    def solver_of(self, data: Array, *, transposed: bool) -> _Solver:
         """A solver with the factors of a matrix, or of its transpose; it analyzes the pattern if none is idle."""
         kind = transposed, is_complex(data), self.matches
         idle = self._idle.setdefault(kind, [])
@@ -178,9 +178,9 @@ class _Factors:
     def solve(self, b: Any, trans: str) -> Any:
         """Solve A x = b ("N"), A^T x = b ("T") or A^H x = b ("H")."""
         first, last = self._scales if trans == "N" else self._scales[::-1]
-        return last * self.unscaled(first * b, trans)
+        return last * self.solve_scaled(first * b, trans)
 
-    def unscaled(self, b: Array, trans: str = "N") -> Array:
+    def solve_scaled(self, b: Array, trans: str = "N") -> Array:
         xp = array_namespace(b)
         if trans == "H" and self.is_complex:
             return xp.conj(self._solver(True).solve(xp.conj(b)))
@@ -188,7 +188,7 @@ class _Factors:
 
     def _solver(self, transposed: bool) -> _Solver:
         if transposed not in self._solvers:
-            solver = self._plan.factorized(self._data, transposed=transposed)
+            solver = self._plan.solver_of(self._data, transposed=transposed)
             weakref.finalize(self, self._plan.release, solver).atexit = False
             self._solvers[transposed] = solver
         return self._solvers[transposed]

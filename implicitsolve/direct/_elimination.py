@@ -11,9 +11,9 @@ import scipy.sparse.csgraph
 import scipy.sparse.linalg
 
 from implicitsolve._typing import HostArray
-from implicitsolve.structure._sparse import Sparse, compressed
+from implicitsolve.structure._sparse import Sparse, from_csc
 
-LAST = 10.0  # times sqrt(N) entries, as in COLAMD: an order of minimum degree ends with such rows and columns
+LAST_ORDERED = 10.0  # times sqrt(N) entries, as in COLAMD: an order of minimum degree ends with such rows and columns
 PIVOTS: Any = {"diag_pivot_thresh": 0.0, "panel_size": 8, "relax": 1, "options": {"SymmetricMode": True}}
 
 
@@ -40,7 +40,7 @@ class Elimination:
                SIAM J. Matrix Anal. Appl. 27 (2005) 313-340.
         """
         n, A = structure.unknowns, structure.to_scipy()
-        is_last = structure.row_counts + np.diff(structure.indptr) > LAST * n**0.5
+        is_last = structure.row_counts + np.diff(structure.indptr) > LAST_ORDERED * n**0.5
         pivots, nodes = (diagonal != 0) & ~is_last, np.arange(n)
         others = np.flatnonzero((diagonal == 0) & ~is_last)
         if others.size:
@@ -58,7 +58,7 @@ class Elimination:
         order[np.lexsort((~pivots, np.maximum(places, after)))] = np.arange(n)
         back = np.argsort(order)
         P = structure.with_entries(np.arange(structure.nnz, dtype=np.int32)).tocsr()[back].tocsc()[:, back]
-        return cls(order, P.data, compressed(P.indptr, P.indices), pivots)
+        return cls(order, P.data, from_csc(P.indptr, P.indices), pivots)
 
 
 def _places(A: Any, nodes: HostArray) -> HostArray:

@@ -199,7 +199,7 @@ class _Inverse:
 
     def _arrange(self, b: Array, adjoint: bool) -> Array:
         x = self.factors.solve(self.layout.vectors(b), adjoint)
-        return self.layout.restored(x, self.in_shape[1])
+        return self.layout.restore(x, self.in_shape[1])
 
     def _columns(self, x: Array) -> Array:
         return array_namespace(x).reshape(x, (*self.batch_shape, math.prod(self.in_shape), x.shape[-1]))

@@ -27,7 +27,7 @@ class Layout:
     order: HostArray | None = None
 
     @classmethod
-    def banded(cls, A: BlockBandedMatrix) -> Layout:
+    def of_bands(cls, A: BlockBandedMatrix) -> Layout:
         """Bands without corners, no wider than the matrix."""
         most = max(A.length - 1, 0)
         if not A.periodic or A.length == 0:
@@ -76,7 +76,7 @@ class Layout:
         arranged = xp.take(padded, from_host(order, b), axis=1)
         return xp.reshape(arranged, (b.shape[0], self.order.shape[0], self.order.shape[1] * b.shape[2], b.shape[3]))
 
-    def restored(self, x: Array, k: int) -> Array:
+    def restore(self, x: Array, k: int) -> Array:
         """Solutions in the order of A, (B, T, k, K)."""
         if self.order is None:
             return x

@@ -17,7 +17,7 @@ import scipy.sparse.linalg
 from implicitsolve._typing import HostArray
 from implicitsolve.direct._cudss import Engine
 from implicitsolve.direct._elimination import PIVOTS, Elimination
-from implicitsolve.errors import required
+from implicitsolve.errors import require
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure._sparse import Sparse
 
@@ -194,7 +194,7 @@ class Library(NamedTuple):
     factors: Callable[[ModuleType, Plan, HostArray], Engine]
 
 
-LIBRARIES = {
+ENGINE_LIBRARIES = {
     "pardiso": Library("pypardiso", "pardiso", Pardiso),
     "klu": Library("PyKLU", "klu", KLU),
     "cholmod": Library("sksparse.cholmod", "cholmod", Cholesky),
@@ -203,7 +203,7 @@ LIBRARIES = {
 
 def load(engine: str) -> ModuleType:
     """The module of an engine; raise a `BackendUnavailable` if it is missing."""
-    library = LIBRARIES[engine]
+    library = ENGINE_LIBRARIES[engine]
     name = library.module.split(".")[0]
     need = f"SparseLU: `engine` {engine!r} needs {name}: pip install 'implicitsolve[{library.extra}]'"
-    return required(library.module, need)
+    return require(library.module, need)

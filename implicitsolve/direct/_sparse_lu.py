@@ -16,7 +16,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._cudss import CuDSSPlan, Engine
 from implicitsolve.direct._elimination import Elimination
 from implicitsolve.direct._factorization import FactoredInverse
-from implicitsolve.direct._sparse_engines import LIBRARIES, BandLU, DenseLU, Refined, Scaled, SuperLU, load
+from implicitsolve.direct._sparse_engines import ENGINE_LIBRARIES, BandLU, DenseLU, Refined, Scaled, SuperLU, load
 from implicitsolve.krylov import LinearMethod
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.stopping import check_choice
@@ -29,7 +29,7 @@ LARGEST_RESIDUAL = 1e-9  # ||b - A x|| over ||A|| ||x|| + ||b||, from which on a
 ENTRIES_PER_ROW = 0.75  # of the factors, over the mean half bandwidth w: 0.6 to 1.1 in the plane and in the cube
 CUBES, LINES, EACH = 5.0, 18.0, 40.0  # 5 w^3 + 18 N w + 40 nnz: planes, tori, cubes, within a factor of 2
 BYTES_PER_ENTRY = 12  # a number and an index
-DENSE = 0.25  # part of all entries from which on LAPACK's LU of the whole array is faster than SuperLU
+DENSE_SHARE = 0.25  # part of all entries from which on LAPACK's LU of the whole array is faster than SuperLU
 SPREAD = 10.0  # of the largest entries of rows, or of columns, above which they are scaled, as by LAPACK's `gesvx`
 DIRECT_LIMIT = 3e4  # nanoseconds an unknown up to which kept factors were not slower than ILU: cube of 32, torus of 320
 
@@ -58,7 +58,7 @@ class SparsePlan:
         self.engine: str = engine
         self.analysis: Any = None  # of CHOLMOD
         n = structure.unknowns
-        self.is_dense: bool = structure.nnz > DENSE * n * n
+        self.is_dense: bool = structure.nnz > DENSE_SHARE * n * n
         lower, upper = structure.bandwidth
         self.order: HostArray | None = None
         rows, columns = structure.rows, structure.columns
@@ -161,7 +161,7 @@ class SparseLU(LinearMethod):
     takes_sparse: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_choice("SparseLU", "engine", self.engine, ("auto", *LIBRARIES))
+        check_choice("SparseLU", "engine", self.engine, ("auto", *ENGINE_LIBRARIES))
         if self.engine != "auto":
             load(self.engine)
 
@@ -243,7 +243,7 @@ def _by_library(plan: SparsePlan, data: HostArray) -> Engine | None:
         raise TypeError(f"SparseLU: `engine` {plan.engine!r} factors real matrices, got {data.dtype}")
     module = load(plan.engine)
     try:
-        return _accurate(plan, data, LIBRARIES[plan.engine].factors(module, plan, data))
+        return _accurate(plan, data, ENGINE_LIBRARIES[plan.engine].factors(module, plan, data))
     except Exception as error:  # each library has its own for a singular or an indefinite matrix
         if not type(error).__module__.startswith(module.__name__.split(".")[0]) and not isinstance(error, RuntimeError):
             raise

@@ -112,8 +112,8 @@ def content(code: CodeType) -> str:
 
 
 # Differences of F(x) that other machines and libraries do not exceed:
-SAME = 1e-3  # relative difference
-NOISE = 1e3  # times the change of F between adjacent floating-point numbers x
+SAME_NORM = 1e-3  # relative difference
+RESTART_NOISE = 1e3  # times the change of F between adjacent floating-point numbers x
 
 
 def checkpointed(
@@ -266,13 +266,13 @@ class _Legs:
         x = gather(ends.x, rows)
         if take is None:
             x = array_namespace(x).reshape(x, self.shape)
-        left = self.stop.left(ends.counts.evaluations, time.monotonic() - self.begin)
+        left = self.stop.rest(ends.counts.evaluations, time.monotonic() - self.begin)
         stop = replace(left, max_iterations=min(self.every, self.limit - record.steps))
         reference = None if record.legs == 0 else ends.initial_norm[rows]
         seen = 1 if self.steps else 0  # a leg begins at the last step of the one before
-        shown = silent if monitor is silent else self._text_of(record, rows, seen, monitor)
+        show_step = silent if monitor is silent else self._text_of(record, rows, seen, monitor)
         problem = self.problem if take is None else chosen(self.problem, rows, self.shape)
-        result = solve_root(problem, x, self.solver, stop, shown, Scheduler(reference=reference))
+        result = solve_root(problem, x, self.solver, stop, show_step, Scheduler(reference=reference))
         self.steps += [_number(step, record, rows) for step in result.steps[seen:]]
         places = np.flatnonzero(np.isin(rows, running))  # of the running systems in the result
         found = select(result, places, (running.size,), problem.batch_ndim)
@@ -298,7 +298,7 @@ class _Legs:
         nearby = evaluator.residual(x * (1 + eps(xp, evaluator.dtype)))
         with np.errstate(all="ignore"):
             change, noise = norm_max(F - kept), norm_max(nearby - F)
-            wrong = np.flatnonzero(change > SAME * norm_max(kept) + NOISE * noise)  # False if not finite
+            wrong = np.flatnonzero(change > SAME_NORM * norm_max(kept) + RESTART_NOISE * noise)  # False if not finite
         if wrong.size:
             was, now = (f"{norm_max(part)[wrong[0]]:.6g}" for part in (kept, F))
             raise self.file.error(f"a different problem: max|F(x)| was {was} and is {now}")
@@ -312,7 +312,7 @@ class _Legs:
         scale = np.ones(F.shape) if declared is None else spread("f_scale", declared, self.shape).reshape(F.shape)
         for kept, value, where in ((ends.residual_norm, F, "x"), (ends.initial_norm, first, "x0")):
             now = self.stop.measure(value / from_host(scale, value), self.event_shape)
-            wrong = np.flatnonzero(abs(now - kept) > SAME * kept)
+            wrong = np.flatnonzero(abs(now - kept) > SAME_NORM * kept)
             if wrong.size:
                 changed = f"was {kept[wrong[0]]:.6g} and is {now[wrong[0]]:.6g}"
                 raise self.file.error(f"another `norm`: that of F({where}) {changed}")
@@ -320,7 +320,7 @@ class _Legs:
     def _text_of(self, record: Record, rows: Indices, seen: int, monitor: Monitor) -> Monitor:
         """The caller's monitor for a leg; it has already been called with the first `seen` steps."""
 
-        def shown(step: NewtonStep, x: Array, F: Array) -> Any:
+        def show_step(step: NewtonStep, x: Array, F: Array) -> Any:
             if step.iteration < seen:
                 return None
             xp = array_namespace(x)
@@ -329,7 +329,7 @@ class _Legs:
                 scatter(part, rows, xp.reshape(own, (rows.size, *self.event_shape)))
             return monitor(_number(step, record, rows), *(xp.reshape(part, self.shape) for part in whole))
 
-        return shown
+        return show_step
 
 
 def _number(step: NewtonStep, record: Record, rows: Indices) -> NewtonStep:

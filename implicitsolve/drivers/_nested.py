@@ -132,11 +132,11 @@ class Nested:
         self.results: list[NonlinearResult] = []
         problem = with_derivatives(problem, self.x0)
 
-        def counted(x: Any) -> Any:
+        def count_evaluation(x: Any) -> Any:
             self.evaluations += 1
             return problem.residual(x)
 
-        self.whole: Problem = replace(problem, residual=counted)
+        self.whole: Problem = replace(problem, residual=count_evaluation)
         self._latest: HostArray = self.x0  # the last point whose groups are solved
         self._is_solved = False
         self._detection: Any = None
@@ -158,17 +158,17 @@ class Nested:
 
     def expand(self, e: ArrayArgument) -> HostArray:
         """Return the whole state for given outer unknowns: groups solved, or at their last solution if that fails."""
-        x = self._solved(np.asarray(e))
-        return _placed(self._latest, self.outer, np.asarray(e)) if x is None else x
+        x = self._solve_groups(np.asarray(e))
+        return _replace_at(self._latest, self.outer, np.asarray(e)) if x is None else x
 
     def residual(self, e: HostArray) -> HostArray:
         """Return R(e), NaN where a group cannot be solved."""
-        x = self._solved(e)
+        x = self._solve_groups(e)
         return np.full_like(e, np.nan) if x is None else self._flat(x)[self.left]
 
     def linearize(self, e: HostArray) -> tuple[HostArray, LinearOperator]:
         """Return R(e) and its Jacobian, with its inverse by the factors of J."""
-        x, i, o = self._solved(e), np.concatenate(self.groups), self.outer
+        x, i, o = self._solve_groups(e), np.concatenate(self.groups), self.outer
         J = self._jacobian(self._latest)
         F = np.full(self.x0.size, np.nan) if x is None else self._flat(x)
         rows, left = J[np.concatenate(self.equations)], J[self.left]
@@ -210,13 +210,13 @@ class Nested:
                 "what it does not solve belongs outside of the groups"
             )
 
-    def _solved(self, e: HostArray) -> HostArray | None:
+    def _solve_groups(self, e: HostArray) -> HostArray | None:
         """The whole state, with the groups solved; None where one cannot be."""
         if self._is_solved and np.array_equal(self._latest.reshape(-1)[self.outer], e):
             return self._latest
-        x = _placed(self._latest, self.outer, e)
+        x = _replace_at(self._latest, self.outer, e)
         if self.solves_all:
-            x = _placed(np.asarray(self.inner(x.copy()), dtype=x.dtype).reshape(x.shape), self.outer, e)
+            x = _replace_at(np.asarray(self.inner(x.copy()), dtype=x.dtype).reshape(x.shape), self.outer, e)
             if not np.isfinite(x).all():
                 return None
         else:
@@ -225,7 +225,7 @@ class Nested:
                 self.results.append(self._solve_group(group, equations, x))
                 if not self.results[-1].success:
                     return None
-                x = _placed(x, group, self.results[-1].x)
+                x = _replace_at(x, group, self.results[-1].x)
         self._latest, self._is_solved = x, True
         return x
 
@@ -234,15 +234,15 @@ class Nested:
         whole, pattern = self.whole, self.whole.structure
 
         def jac(z: HostArray) -> Any:
-            return self._jacobian(_placed(x, group, z))[equations][:, group]
+            return self._jacobian(_replace_at(x, group, z))[equations][:, group]
 
         def jvp(z: HostArray, v: HostArray) -> HostArray:
-            product: Any = whole.jvp(_placed(x, group, z), _placed(np.zeros_like(x), group, v))  # type: ignore[misc]
+            product: Any = whole.jvp(_replace_at(x, group, z), _replace_at(np.zeros_like(x), group, v))  # type: ignore[misc]
             return np.asarray(product).reshape(-1)[equations]
 
         has_own = whole.jac is not None or whole.linearize is not None
         part = Problem(
-            lambda z: self._flat(_placed(x, group, z))[equations],
+            lambda z: self._flat(_replace_at(x, group, z))[equations],
             jac=jac if has_own else None,
             jvp=None if has_own or whole.jvp is None else jvp,
             structure=Sparse(pattern.to_scipy().tocsr()[equations][:, group]) if isinstance(pattern, Sparse) else None,
@@ -278,7 +278,7 @@ class Nested:
         return tuple(map(chosen, given)) if name == "bounds" else chosen(given)
 
 
-def _placed(x: HostArray, part: HostArray, values: HostArray) -> HostArray:
+def _replace_at(x: HostArray, part: HostArray, values: HostArray) -> HostArray:
     """A copy of x with other values at some indices of the flattened state."""
     x = x.copy()
     x.reshape(-1)[part] = values

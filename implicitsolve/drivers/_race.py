@@ -154,7 +154,7 @@ def _in_turn(
     won: Any = False
     begin = time.monotonic()
     for value in values:
-        left = stop.left(sum(result.counts.evaluations for result in results), time.monotonic() - begin)
+        left = stop.rest(sum(result.counts.evaluations for result in results), time.monotonic() - begin)
         results.append(solve_root(problem, value, solver, left, monitor))
         won = won | np.asarray(results[-1].success)
         if np.all(won) or np.isin(results[-1].status, CUT).any():

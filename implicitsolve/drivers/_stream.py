@@ -20,7 +20,7 @@ from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_limit
 
-SHORTEST = 0.8  # of the longest sequence of a bucket, as documented: at most a fifth of its vectors is padding
+SHORTEST_SEQUENCE = 0.8  # of the longest sequence of a bucket, as documented: at most a fifth of its vectors is padding
 
 Sample = TypeVar("Sample")  # a sequence, of any kind
 
@@ -215,7 +215,7 @@ def _buckets(lengths: HostArray, size: int) -> list[list[int]]:
     """Positions of sequences of about equal length, longest first; whole batches of `size`, but for the last bucket."""
     buckets: list[list[int]] = []
     for i in np.argsort(-lengths, kind="stable").tolist():
-        if not buckets or (len(buckets[-1]) % size == 0 and lengths[i] < SHORTEST * lengths[buckets[-1][0]]):
+        if not buckets or (len(buckets[-1]) % size == 0 and lengths[i] < SHORTEST_SEQUENCE * lengths[buckets[-1][0]]):
             buckets.append([])
         buckets[-1].append(i)
     return buckets

@@ -11,7 +11,7 @@ import numpy as np
 from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, DType, HostArray, Indices
 from implicitsolve.kernels._vectors import vectors_like
-from implicitsolve.monitor import Monitor, mapped
+from implicitsolve.monitor import Monitor, map_monitor
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._parts import tridiagonal_inverse
 from implicitsolve.problem import Problem
@@ -190,7 +190,7 @@ class EvenOdd:
 
     def monitor(self, monitor: Monitor) -> Monitor:
         """A monitor that shows all blocks."""
-        return mapped(monitor, lambda x, F: (expand(self.whole, x), self.pad(F, self.axis)))
+        return map_monitor(monitor, lambda x, F: (expand(self.whole, x), self.pad(F, self.axis)))
 
     def _remember(self, e: Array, eliminated: Array) -> None:
         """Keep the eliminated blocks of the latest point, which usually is the solution, for `whole_state`."""

@@ -129,7 +129,7 @@ class SearchResult:
         x, F = gather(self.x, rows), gather(self.F, rows)
         return SearchResult(x, F, self.norms[rows], self.length[rows], self.accepted[rows], self.finite[rows], None)
 
-    def restored(self, x: Array, F: Array, norms: HostArray) -> SearchResult:
+    def restore(self, x: Array, F: Array, norms: HostArray) -> SearchResult:
         """Put the old iterate back where no step was accepted."""
         failed = np.flatnonzero(~self.accepted)
         if failed.size:
@@ -161,7 +161,7 @@ class SearchStart:
         """Try the whole step of every system, and accept it wherever F is finite there."""
         if self.whole is not None:
             return self.whole
-        new_x = self.evaluator.moved(self.x, self.step)
+        new_x = self.evaluator.move(self.x, self.step)
         F, J = self.evaluator.attempt(new_x, self.x)
         measured = Norms(F, self.step, new_x)
         norms = measured.two(0)
@@ -170,7 +170,7 @@ class SearchStart:
 
     def try_length(self, found: SearchResult, length: HostArray) -> None:
         """Evaluate F at that part of the step, for all systems."""
-        found.x = self.evaluator.moved(self.x, self.step, length)
+        found.x = self.evaluator.move(self.x, self.step, length)
         found.F, found.jacobian = self.evaluator.attempt(found.x, self.x, jacobian=False)
         found.measured = None
         found.norms = norm2(found.F)
@@ -253,7 +253,7 @@ class Backtracking(LineSearch):
             ratio = squared_ratio(found.norms, norms)
             pending &= ~self._accepts(start, found.F, ratio, length, eta)
         found.length, found.accepted = length, ~pending
-        return found.restored(start.x, start.F, start.norms)
+        return found.restore(start.x, start.F, start.norms)
 
     def cautious(self) -> Backtracking:
         """Return the search with a smaller `growth_limit`."""
@@ -276,7 +276,7 @@ class Backtracking(LineSearch):
             found.finite |= np.isfinite(found.norms)
             return
         part = start.evaluator.take(rows, start.x)
-        trial = part.moved(gather(start.x, rows), gather(start.step, rows), length[rows])
+        trial = part.move(gather(start.x, rows), gather(start.step, rows), length[rows])
         F = part.residual(trial)
         found.jacobian = found.measured = None
         scatter(found.x, rows, trial)

@@ -71,7 +71,7 @@ def tighten(chosen: Any, eta: Any, unit: float) -> Any:
 
 SUFFICIENT_DECREASE = 1e-4  # of what a model predicts for ||F||, or its square: Dennis and Schnabel (1996), section 6.3
 STALE_DECREASE = 0.9  # of ||F||: a step with a stale Jacobian that brings less is rejected, it may lead astray
-DIGITS = 1.5  # decimal digits of ||F|| that a new Jacobian is expected to bring
+EXPECTED_DIGITS = 1.5  # decimal digits of ||F|| that a new Jacobian is expected to bring
 MAX_AGE = 20  # steps with one factorization: each update costs a vector and two passes over it
 
 
@@ -87,7 +87,7 @@ def largest_ratio(is_fresh: Any) -> Any:
 
 def slowest_rate(cost: int) -> float:
     """Mean rate of ||F|| per step at which a stale J is worth keeping, where a new one takes `cost` products."""
-    return 0.1 ** (DIGITS / (cost + 1))
+    return 0.1 ** (EXPECTED_DIGITS / (cost + 1))
 
 
 def is_fast(rate: Any, previous: Any, slowest: float) -> Any:

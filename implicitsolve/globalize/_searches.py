@@ -44,7 +44,7 @@ class FullStep(LineSearch):
     def search(self, start: SearchStart) -> SearchResult:
         found = start.full_step()
         found.accepted = found.finite.copy()
-        return found.restored(start.x, start.F, start.norms)
+        return found.restore(start.x, start.F, start.norms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class Wolfe(LineSearch):
     def _slope(self, start: SearchStart, length: float, value: float) -> float:
         evaluator = start.evaluator
         width = float(eps(evaluator.xp, start.x.dtype)) ** 0.5 * (1 + length)
-        beyond = evaluator.moved(start.x, start.step, np.asarray([length + width]))
+        beyond = evaluator.move(start.x, start.step, np.asarray([length + width]))
         return (self._merit(norm2(evaluator.residual(beyond)), start.norms) - value) / width
 
 
@@ -174,7 +174,7 @@ class Dogleg(LineSearch):
                 break
             s, gain = trust_step(descent.take(rows), gather(step, rows), radius[rows], eta[rows])
             part, length = evaluator.take(rows, x), norm2(s)
-            new_x = part.moved(gather(x, rows), s)
+            new_x = part.move(gather(x, rows), s)
             new_F, J = part.trial(new_x) if trial == 0 and rows.size == norms.size else (part.residual(new_x), None)
             new_norms = norm2(new_F)
             with np.errstate(all="ignore"):
@@ -190,7 +190,7 @@ class Dogleg(LineSearch):
             radius[rows] = next_radius(held, length, ratio)
             rows = rows[~accepted & (length > least[rows])]
         descent.radius[:] = radius
-        return found.restored(start.x, start.F, start.norms)
+        return found.restore(start.x, start.F, start.norms)
 
 
 def trust_step(descent: Descent, newton: Array, radius: HostArray, eta: HostArray) -> tuple[Array, HostArray]:
@@ -217,7 +217,7 @@ def dogleg(unit: Array, length: HostArray, newton: Array, radius: HostArray) -> 
 
 
 BOUND_PART = 0.1  # of the distance to a bound, at most
-ROUNDS = 3  # times that an unknown is let go from its bound
+MOST_RELEASES = 3  # times that an unknown is let go from its bound
 
 
 def kept_part(norms: HostArray, first: HostArray) -> HostArray:
@@ -237,7 +237,7 @@ def least_squares_step(J: HostArray, F: HostArray, low: HostArray, high: HostArr
         columns = near_reciprocals(np.max(np.abs(scaled), axis=0))
         try:
             within = low / columns, high / columns
-            found = lsq_linear(scaled * columns, -F * rows, within, method="bvls", max_iter=ROUNDS).x * columns
+            found = lsq_linear(scaled * columns, -F * rows, within, method="bvls", max_iter=MOST_RELEASES).x * columns
         except (ValueError, np.linalg.LinAlgError):  # the scales have overflowed
             return shortened
     return np.clip(found, low, high)

@@ -20,9 +20,9 @@ from implicitsolve.nonlinear._certificate import VISIBLE
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 
-MOST_UNKNOWNS = 200  # from which on the host, which finds sparsity, takes less time
-MOST_STEPS, MOST_HALVINGS = 50, 10  # what takes more is left to the host
-ROUNDING = 8.0  # rounding units of |J| |x| up to which F is rounding error
+LARGEST_COMPILED = 200  # from which on the host, which finds sparsity, takes less time
+MOST_NEWTON_STEPS, MOST_HALVINGS = 50, 10  # what takes more is left to the host
+JX_ROUNDING = 8.0  # rounding units of |J| |x| up to which F is rounding error
 RUNNING, CONVERGED, STAGNATED = int(Status.RUNNING), int(Status.CONVERGED), int(Status.STAGNATED)
 
 Array: TypeAlias = jax.Array
@@ -35,7 +35,7 @@ def is_solved_in_jax(settings: Settings, start: Array) -> bool:
     stop = settings.stop or NonlinearStop()
     is_free = settings.method == "auto" and (settings.structure is None or str(settings.structure) == "none")
     is_plain = stop.norm == "max" and stop.max_evaluations is None and stop.max_seconds is None
-    return is_free and is_plain and start.size <= MOST_UNKNOWNS and jnp.issubdtype(start.dtype, jnp.floating)
+    return is_free and is_plain and start.size <= LARGEST_COMPILED and jnp.issubdtype(start.dtype, jnp.floating)
 
 
 class Small(Nonlinear):
@@ -114,9 +114,9 @@ class Newton:
     def solve(self, x0: Array, *parameters: Array) -> Arrays:
         """The solution from x0, in the form of `outcome`."""
         F = lambda x: self.function(x, *parameters)  # noqa: E731
-        state, most = self._start(x0, F(x0)), self.stop.max_iterations or MOST_STEPS
+        state, most = self._start(x0, F(x0)), self.stop.max_iterations or MOST_NEWTON_STEPS
         state = lax.while_loop(
-            lambda state: (state["status"] == RUNNING) & (state["iterations"] < min(most, MOST_STEPS)),
+            lambda state: (state["status"] == RUNNING) & (state["iterations"] < min(most, MOST_NEWTON_STEPS)),
             partial(self._advance, F),
             state,
         )
@@ -205,7 +205,7 @@ class Newton:
     def _is_exact(self, J: Array, state: State, newton: Array) -> Array:
         """Whether F is rounding error at x, and Newton's step of that relative length negligible."""
         unit = float(jnp.finfo(J.dtype).eps)
-        rounding = ROUNDING * unit * (jnp.abs(J) @ jnp.abs(state["x"]))
+        rounding = JX_ROUNDING * unit * (jnp.abs(J) @ jnp.abs(state["x"]))
         is_exact = (jnp.abs(state["F"]) <= rounding).all() & (newton <= self.stop.error_limit(unit))
         return is_exact & (self.stop.judges_x and not self.stop.judges_F)
 

@@ -24,7 +24,7 @@ from jax.core import Tracer
 from jax.custom_batching import custom_vmap
 
 from implicitsolve._typing import HostArray
-from implicitsolve.errors import required
+from implicitsolve.errors import require
 
 Ask: TypeAlias = Callable[..., HostArray]
 """``ask(Request.VALUE, x)`` is F(x), ``ask(Request.PUSH, x, v)`` J(x) v, ``ask(Request.PULL, x, w)`` J(x)^H w."""
@@ -298,4 +298,4 @@ class Packing:
 
 def _cupy() -> Any:
     need = "pip install 'implicitsolve[cuda13]' (or [cuda12]), or put them on a device of jax.devices('cpu')"
-    return required("cupy", f"implicitsolve.jax: arrays on CUDA go through CuPy, which is not installed: {need}")
+    return require("cupy", f"implicitsolve.jax: arrays on CUDA go through CuPy, which is not installed: {need}")

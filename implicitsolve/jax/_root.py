@@ -139,7 +139,7 @@ def root(
 # A caller's residual on pytrees as a function of flat arrays, traced once for each form of its arguments
 
 NUMBERS = (jax.Array, np.ndarray, np.generic, float, int, complex)
-MOST = 256  # residuals that are kept
+MOST_RESIDUALS = 256  # residuals that are kept
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def prepare(
     if found is None:
         found = trace(equations, start, parameters)
         if is_kept and not any(isinstance(part, Tracer) for part in found.captured):
-            if len(_kept) >= MOST:
+            if len(_kept) >= MOST_RESIDUALS:
                 del _kept[next(iter(_kept))]
             _kept[key] = found
     return found, start, [*parameters, *found.captured], unravel

@@ -102,7 +102,7 @@ class _Watch:
             size = size * self.xp.maximum(self._largest(multipliers), self.xp.ones_like(size))
         self.sizes.append(size)
 
-    def found(self) -> tuple[HostArray, HostArray]:
+    def summarize(self) -> tuple[HostArray, HostArray]:
         """First singular block of each system, and the largest noted size over the largest entry of A."""
         bad, places = to_host(self.xp.concat(self.bad, axis=1)), np.concatenate(self.places)
         first = np.where(bad, places, places.size).min(axis=1)
@@ -137,7 +137,7 @@ class _BlockLU(_Reference):
             U.append(row)
         for s, row in enumerate(U):
             watch.step(list(row.values()), [L[t][s] for t in range(s + 1, min(s + lower + 1, len(L)))])
-        return cls((L, U), *watch.found())
+        return cls((L, U), *watch.summarize())
 
     def _solve(self, b: list[Array]) -> list[Array]:
         L, U = self.parts
@@ -201,7 +201,7 @@ class _CyclicReduction(_Reference):
             places = places[0::2]
         D = watch.regular(D, places)
         watch.step([D], [])
-        return cls((levels, D), *watch.found())
+        return cls((levels, D), *watch.summarize())
 
     def solve(self, b: Array, adjoint: bool = False) -> Array:
         if 0 in b.shape:

@@ -8,7 +8,7 @@ from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, ArrayT
 
 LEAST_PIVOT = 0.1  # of a matrix I - A with A near a contraction; smaller ones would blow up what they were to damp
-LARGEST = 1.0  # multiplier: larger ones would grow along the chain without bound
+LARGEST_MULTIPLIER = 1.0  # multiplier: larger ones would grow along the chain without bound
 
 
 class ScalarTridiagonal:
@@ -57,4 +57,4 @@ def _kept_away(pivot: Array) -> Array:
 def _moderate(x: Array) -> Array:
     """Multipliers no larger than they may be, 0 where they are not finite."""
     xp = array_namespace(x)
-    return xp.clip(xp.where(xp.isfinite(x), x, xp.zeros_like(x)), -LARGEST, LARGEST)
+    return xp.clip(xp.where(xp.isfinite(x), x, xp.zeros_like(x)), -LARGEST_MULTIPLIER, LARGEST_MULTIPLIER)

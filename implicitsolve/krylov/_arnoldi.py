@@ -19,7 +19,7 @@ from implicitsolve.krylov._base import ApproximateInverse, classify, part_of
 from implicitsolve.operators import LinearOperator
 
 GOOD_GAIN = 0.5  # reduction by the last vector from which on a polish is tried: tests/krylov/test_gmres_cost.py
-WORSE = 1.16  # reduction expected of a polish, relative to that of the last vector: at most 1.155 on implicit GRUs
+POLISH = 1.16  # reduction expected of a polish, relative to that of the last vector: at most 1.155 on implicit GRUs
 SYSTEMWISE = "rows", "alive", "target", "limits", "count", "estimate", "expected", "broken", "nonfinite"
 FIRST_COLUMNS = 8  # room of a basis at first; it doubles as needed
 
@@ -276,7 +276,7 @@ class Arnoldi:
         """Residual norms expected after a polish, from the last vector's reduction."""
         with np.errstate(all="ignore"):
             gain = estimate / self.estimate
-            return np.where(gain <= GOOD_GAIN, WORSE * gain * estimate, estimate)
+            return np.where(gain <= GOOD_GAIN, POLISH * gain * estimate, estimate)
 
     def _grow(self, columns: int) -> None:
         """Enlarge the storage: mostly few vectors are needed, and touching fresh memory is slow."""

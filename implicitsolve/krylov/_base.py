@@ -16,7 +16,7 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import check_limit, check_number
 
 # Relative reduction of the residual below which a cycle, or a call, counts as idle: a digit would take 2300 of them.
-IDLE = 1e-3
+IDLE_FALL = 1e-3
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.errors import ChecksKeywords
 from implicitsolve.kernels._norms import Norms
 from implicitsolve.krylov._arnoldi import Arnoldi
-from implicitsolve.krylov._base import IDLE, KrylovMethod, KrylovOutcome, classify, part_of, start, update
+from implicitsolve.krylov._base import IDLE_FALL, KrylovMethod, KrylovOutcome, classify, part_of, start, update
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit
 
@@ -100,7 +100,7 @@ class GMRES(ChecksKeywords, KrylovMethod):
             measured = Norms(new_r, cycle.dx) if self.augment else Norms(new_r)
             new_norms = measured.two(0) if confirm else cycle.norm
             better = new_norms < norms[rows]  # rounding, or NaN: keep the better x
-            idle[rows] = np.where(new_norms > (1 - IDLE) * norms[rows], idle[rows] + 1, 0)
+            idle[rows] = np.where(new_norms > (1 - IDLE_FALL) * norms[rows], idle[rows] + 1, 0)
             x, r = update(x, rows, better, new_x), update(r, rows, better, new_r)
             norms[rows] = np.where(better, new_norms, norms[rows])
             iterations[rows] += np.maximum(cycle.columns, 1)

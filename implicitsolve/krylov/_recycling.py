@@ -25,8 +25,8 @@ ROWS_PER_VECTOR = 4  # rows for each recycled one, where there is room for few: 
 LARGEST_SPACE = 400  # vectors; beyond it orthogonalization costs more than it saves
 EASY = 8  # iterations up to which a solve gains less by recycling than the recycled vectors cost
 SOLVED = 1  # iterations of a solve by a preconditioner that leaves nothing to learn
-SMALL = 256  # unknowns up to which recycled vectors cost next to nothing
-SINGULAR = 1e-8  # relative size under which a singular value is rounding error
+CHEAP_RECYCLING = 256  # unknowns up to which recycled vectors cost next to nothing
+RANK_TOLERANCE = 1e-8  # relative size under which a singular value is rounding error
 
 
 def room_of(entries: int) -> int:
@@ -121,7 +121,7 @@ class RecyclingGMRES:
             return None
         has_some = np.zeros(F.shape[0], dtype=bool) if self._space is None else self._space.held.any(axis=1)
         keep = most_kept(self.recycle, F.shape[0] * F.shape[1])
-        return SpaceCollector(F, keep, np.where(has_some | (F.shape[1] <= SMALL), least, EASY))
+        return SpaceCollector(F, keep, np.where(has_some | (F.shape[1] <= CHEAP_RECYCLING), least, EASY))
 
     def take(self, rows: Indices) -> RecyclingGMRES:
         part = copy.copy(self)
@@ -282,7 +282,7 @@ class SpaceCollector:
 def invertible(dtype: DType, xp: Namespace = numpy_namespace) -> tuple[float, float]:
     """Bounds of the singular values that are inverted: relative to the largest, and absolute."""
     info = xp.finfo(dtype)
-    return max(SINGULAR, 16 * float(info.eps)), float(info.smallest_normal) / float(info.eps)
+    return max(RANK_TOLERANCE, 16 * float(info.eps)), float(info.smallest_normal) / float(info.eps)
 
 
 def truncate(

@@ -13,7 +13,7 @@ import scipy.sparse.linalg as spla
 from implicitsolve._arrays.namespace import library
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._norms import norm2
-from implicitsolve.krylov._base import IDLE, KrylovMethod, KrylovOutcome, classify, start
+from implicitsolve.krylov._base import IDLE_FALL, KrylovMethod, KrylovOutcome, classify, start
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_choice
 
@@ -91,7 +91,7 @@ class ScipyKrylov(KrylovMethod):
                     new_r = b[at] - part.matvec(x[at] + dx)
                 norm = norm2(new_r)[0]
                 nonfinite[row] = not np.isfinite(norm)
-                goes_on = bool(norm < (1 - IDLE) * norms[row])
+                goes_on = bool(norm < (1 - IDLE_FALL) * norms[row])
                 stagnated[row] = not goes_on and iterations[row] < max_iterations
                 if norm < norms[row]:
                     x[row] += dx

@@ -157,7 +157,7 @@ class Assembler:
             )
         xp = evaluator.xp
         blocks = xp.reshape(J.blocks, (math.prod(evaluator.batch_shape), *J.blocks.shape[-4:]))
-        return self._matrix(evaluator.selected(xp.astype(blocks, x.dtype)))
+        return self._matrix(evaluator.select(xp.astype(blocks, x.dtype)))
 
     def _matrix(self, blocks: Array) -> BlockBandedMatrix:
         structure = self.structure
@@ -206,7 +206,7 @@ class Assembler:
         for i, color in enumerate(self.colors):
             for c in range(k):
                 self._difference(evaluator, x, F, color, c, h, changes[c, ...])
-                h, sizes = self.adjusted(evaluator, x, F, norms, color, c, h, changes[c, ...])
+                h, sizes = self.adjust_lengths(evaluator, x, F, norms, color, c, h, changes[c, ...])
                 if i == 0 and self.certifies:
                     h = self._certify(evaluator, x, F, color, c, h, changes[c, ...])
                 largest = np.fmax(largest, sizes)
@@ -267,7 +267,7 @@ class Assembler:
                 with np.errstate(all="ignore"):
                     write(blocks[:, :, j, :, :], changes, per_length, row, column, k)
 
-    def adjusted(
+    def adjust_lengths(
         self, evaluator: Evaluator, x: Array, F: Array, norms: HostArray, color: Rows, c: int, h: Array, change: Array
     ) -> tuple[Array, HostArray]:
         """Repeat differences F(x + h v) - F(x) in `change` whose length did not suit; v is unknown c of a color.

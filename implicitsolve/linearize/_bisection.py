@@ -27,7 +27,7 @@ Flat = Callable[[Array], Array]
 NONE = np.zeros(0, dtype=np.intp)
 GENERIC = 1e-3  # relative distance of the generic point: a product of three factors that vanished differs by 1e-9
 MOST_LONGER = 5  # times that displacements which do not change F are made `FARTHER` times as long
-STEP = 2.0**-13  # relative displacement, eps^(1/4): the changes are good entries of J as well
+DISPLACEMENT = 2.0**-13  # relative displacement, eps^(1/4): the changes are good entries of J as well
 SEED = 20190622  # any: the generic point is the same in every solve
 
 
@@ -86,7 +86,7 @@ class Probe:
             if self.is_finite:
                 break
         towards = away * random.uniform(0.5, 1.0, self.size)  # all different: no change of two unknowns cancels
-        self.shifted = self.x + self.inward(self.x, (STEP * towards * scale).astype(x.dtype))
+        self.shifted = self.x + self.inward(self.x, (DISPLACEMENT * towards * scale).astype(x.dtype))
         self.h = self.shifted - self.x
 
     def evaluate(self, x: HostArray) -> HostArray:
@@ -99,7 +99,7 @@ class Probe:
         except (ArithmeticError, LimitReached) as error:  # at x0 itself the solve raises it
             raise EvaluationError from error
 
-    def displaced(self, where: HostArray | int) -> HostArray:
+    def displace(self, where: HostArray | int) -> HostArray:
         """Residual (B, N) after the unknowns `where` (indices, or a mask) have been displaced."""
         if isinstance(where, np.ndarray) and where.dtype.kind == "b":
             return self.evaluate(np.where(where, self.shifted, self.x))
@@ -107,7 +107,7 @@ class Probe:
         x[:, where] = self.shifted[:, where]
         return self.evaluate(x)
 
-    def changed(self, F: HostArray) -> HostArray:
+    def rows_of_change(self, F: HostArray) -> HostArray:
         """Rows in which F differs from that at the generic point, in any system; NaN counts as a change."""
         return np.flatnonzero(self.changed_rows(F))
 
@@ -120,7 +120,7 @@ class Probe:
         return ((a != b) & ~(np.isnan(a) & np.isnan(b))).any(axis=0)
 
 
-FIRST = 16  # groups at the beginning, each displaced alone: half of them would cost as much
+FIRST_GROUPS = 16  # groups at the beginning, each displaced alone: half of them would cost as much
 LEAST_COLORS = 6  # of groups in one round, that are always allowed
 MORE_COLORS = 1.6  # colors at most over the groups that nine of ten rows meet at most
 
@@ -152,9 +152,9 @@ def bisect(probe: Probe, only: HostArray) -> Entries:
     """
     n = probe.size
     wanted = np.isin(np.arange(n), only)
-    starts = np.unique(np.linspace(0, n, min(FIRST, n) + 1).astype(np.int64))
-    found = [probe.displaced(np.arange(a, b)) for a, b in itertools.pairwise(starts)]
-    rows_of = [rows[wanted[rows]] for rows in map(probe.changed, found)]
+    starts = np.unique(np.linspace(0, n, min(FIRST_GROUPS, n) + 1).astype(np.int64))
+    found = [probe.displace(np.arange(a, b)) for a, b in itertools.pairwise(starts)]
+    rows_of = [rows[wanted[rows]] for rows in map(probe.rows_of_change, found)]
     rows = np.concatenate(rows_of)
     groups = np.repeat(np.arange(len(found)), [len(r) for r in rows_of])
     values = np.concatenate([F[:, r] for F, r in zip(found, rows_of)], axis=1)
@@ -169,12 +169,12 @@ def bisect(probe: Probe, only: HostArray) -> Entries:
             rows, groups, values, known = rows[keep], groups[keep], values[:, keep], known[keep]
         if int(np.diff(starts).max(initial=1)) == 1:
             break
-        starts, rows, groups, values, known = _halved(probe, starts, rows, groups, values, known)
+        starts, rows, groups, values, known = _halve(probe, starts, rows, groups, values, known)
     values[:, ~known] = np.nan
     return Entries(rows, starts[groups], values, full)
 
 
-def _halved(
+def _halve(
     probe: Probe, starts: HostArray, rows: HostArray, groups: HostArray, values: HostArray, known: HostArray
 ) -> tuple[HostArray, HostArray, HostArray, HostArray, HostArray]:
     """Halve all groups; entries are sorted by group, before and after. `known` marks where `values` holds F."""
@@ -243,7 +243,7 @@ def _displaced_groups(
         border = np.zeros(probe.size + 1, dtype=np.int8)
         border[begins[mine]] += 1
         np.add.at(border, ends[mine], -1)
-        F = probe.displaced(np.cumsum(border[:-1]).astype(bool))
+        F = probe.displace(np.cumsum(border[:-1]).astype(bool))
         entries = selected[order[bounds[color] : bounds[color + 1]]]
         out[:, entries] = F[:, rows[entries]]
     return out, alone

@@ -23,7 +23,7 @@ from implicitsolve._arrays.namespace import (
 from implicitsolve._typing import Array, Namespace
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
 from implicitsolve.operators._convert import as_inverse
-from implicitsolve.operators._wrappers import guarded
+from implicitsolve.operators._wrappers import guard
 from implicitsolve.structure import BlockBanded
 
 
@@ -114,10 +114,10 @@ def checked_inverse(M: Any, name: str, batch_shape: tuple[int, ...], event_shape
     if operator.shape != (size, size):
         raise ValueError(f"`{name}` must have shape {(size, size)}, got {operator.shape}")
     if operator.batch_shape == batch_shape and batch_shape:
-        return guarded(operator, name)
+        return guard(operator, name)
     if operator.batch_shape:
         raise ValueError(f"`{name}` must have batch shape {batch_shape} or none, got {operator.batch_shape}")
-    return guarded(_repeat(operator, math.prod(batch_shape)), name)
+    return guard(_repeat(operator, math.prod(batch_shape)), name)
 
 
 def _repeat(A: LinearOperator, size: int) -> LinearOperator:

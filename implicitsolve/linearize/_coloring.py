@@ -14,7 +14,7 @@ from implicitsolve._typing import HostArray
 from implicitsolve.structure._sparse import COMMON, LEAST_COMMON, Sparse
 
 SLACK = 1.5  # a lattice is taken with so many times the colors that the fullest row needs; greedy needs 1.2 to 2
-LEAST_FULL, FULL = 48, 0.25  # entries of a full row at least, and their part of the unknowns
+LEAST_FULL, FULL_PART = 48, 0.25  # entries of a full row at least, and their part of the unknowns
 MOST_FULL = 8  # rows that may be left out
 MOST_COLORS = 1.75  # the same after the repair of conflicts; a greedy coloring takes ten times as long
 MOST_REPAIRED = 0.3  # part of the entries that may be in rows with a conflict
@@ -59,7 +59,7 @@ def color_columns(structure: Sparse) -> Coloring:
 
 def full_rows(counts: HostArray) -> HostArray:
     """Rows with entries in a quarter of the columns or more, if they are few."""
-    rows = np.flatnonzero(counts > max(LEAST_FULL, FULL * counts.size))
+    rows = np.flatnonzero(counts > max(LEAST_FULL, FULL_PART * counts.size))
     return rows if rows.size <= MOST_FULL else np.zeros(0, dtype=np.intp)
 
 

@@ -13,17 +13,12 @@ from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.linearize._bisection import NONE, BudgetSpentError, Entries, EvaluationError, Flat, Probe, bisect
-from implicitsolve.linearize._diagonals import (
-    TOO_MANY,
-    Diagonals,
-    NotDiagonalError,
-    verify,
-)
-from implicitsolve.linearize._group_sums import FEW, FEW_OPEN, LENGTH, GroupSums
+from implicitsolve.linearize._diagonals import TOO_MANY, Diagonals, NotDiagonalError, verify
+from implicitsolve.linearize._group_sums import FEW_LEFT, FEW_OPEN, LENGTH, GroupSums
 from implicitsolve.linearize._shifts import shift_kernels
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure import Detection, Outcome
-from implicitsolve.structure._sparse import Sparse, compressed
+from implicitsolve.structure._sparse import Sparse, from_csc
 
 Found = tuple[Entries, HostArray]
 Inward = Callable[[Array, Array], Array] | None
@@ -32,8 +27,8 @@ LEAST_UNKNOWNS = 16  # systems with fewer are dense: their Jacobian costs no mor
 SMALLEST_GRAPH = 64  # in smaller ones the pattern of a graph costs what Krylov does (benchmarks/pde.py)
 SAMPLE = 8  # rows that show which diagonals a pattern misses
 MISMATCH = 1e-3  # part of |J| |d| by which J d may differ from the measured change of F
-CURVED = 10.0  # ... or so many times what F differs from a straight line along d
-ROUNDING = 1e3  # ... or so many units in the last place of F
+CURVED_PART = 10.0  # ... or so many times what F differs from a straight line along d
+ROUNDING_UNITS = 1e3  # ... or so many units in the last place of F
 GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2, whose multiples m differ from whole numbers by 1 / (sqrt(5) m) or more
 FEW_OFFSETS = 8  # of all columns, up to which those of one-sided differences take fewer evaluations than bisection
 KINK_GROUPS = 8  # evaluations that tell rows in which J is wrong for a kink of F alone
@@ -166,13 +161,13 @@ def _mend(
     probe: Probe, entries: Entries, unexplained: HostArray, how: Outcome, *remedies: Callable[[HostArray], Found]
 ) -> tuple[Detection, HostArray]:
     """The entries found so far, with those of the wrong rows replaced."""
-    found, wrong = _believed(probe, entries, how, unexplained)
+    found, wrong = _confirm(probe, entries, how, unexplained)
     for again in remedies:
         if 0 < wrong.size <= TOO_MANY * probe.size and probe.size >= SMALLEST_GRAPH:
             more, unexplained = again(wrong)
             unexplained = np.union1d(unexplained, _outside(probe, more, wrong))
-            entries = _merged(entries, ~np.isin(entries.rows, wrong), more)
-            found, wrong = _believed(probe, entries, how, unexplained)
+            entries = _merge(entries, ~np.isin(entries.rows, wrong), more)
+            found, wrong = _confirm(probe, entries, how, unexplained)
     return found, wrong
 
 
@@ -182,7 +177,7 @@ def _silent(pattern: Sparse, probe: Probe, entries: Entries, wrong: HostArray) -
     some, rows, columns = entries.of(np.isin(np.arange(n), wrong)), pattern.rows[mine], pattern.columns[mine]
     is_silent = ~np.isin(columns * np.int64(n) + rows, some.columns * np.int64(n) + some.rows)
     rows, columns = rows[is_silent], columns[is_silent]
-    return _merged(some, np.ones(some.rows.size, dtype=bool), Entries(rows, columns, probe.F[:, rows], NONE)), NONE
+    return _merge(some, np.ones(some.rows.size, dtype=bool), Entries(rows, columns, probe.F[:, rows], NONE)), NONE
 
 
 def _at_offsets(probe: Probe, entries: Entries, wrong: HostArray) -> Found:
@@ -200,13 +195,13 @@ def _outside(probe: Probe, entries: Entries, rows: HostArray) -> HostArray:
     """The rows, found again, that change with columns in which none of them has an entry."""
     others = np.ones(probe.size, dtype=bool)
     others[entries.columns] = False
-    return np.intersect1d(rows, probe.changed(probe.displaced(others)))
+    return np.intersect1d(rows, probe.rows_of_change(probe.displace(others)))
 
 
 def _by_groups(probe: Probe, only: HostArray | None = None) -> Found:
     """Entries by sums over groups, or by halving these where that fails; and rows that are not explained."""
     rows = np.arange(probe.size) if only is None else only
-    if probe.systems > 1 or probe.F.dtype.char not in "dD" or rows.size <= FEW:
+    if probe.systems > 1 or probe.F.dtype.char not in "dD" or rows.size <= FEW_LEFT:
         return _by_halves(probe, rows)
     sums, n = GroupSums(probe, rows), probe.size
     if not sums.search(int(FEW_OPEN * rows.size)):
@@ -219,12 +214,12 @@ def _by_groups(probe: Probe, only: HostArray | None = None) -> Found:
     again = sums.is_open.copy()
     sums.explain(entries.of(again))  # with their values, others are alone in sums
     sums.search(0)
-    entries = _merged(entries, ~again[entries.rows], sums.entries(again))
+    entries = _merge(entries, ~again[entries.rows], sums.entries(again))
     left = np.flatnonzero(sums.is_open)
     if not left.size:
         return entries, left
     more, unexplained = _by_halves(probe, left)
-    return _merged(entries, np.ones(entries.rows.size, dtype=bool), more), unexplained
+    return _merge(entries, np.ones(entries.rows.size, dtype=bool), more), unexplained
 
 
 def _by_halves(probe: Probe, rows: HostArray) -> Found:
@@ -235,7 +230,7 @@ def _by_halves(probe: Probe, rows: HostArray) -> Found:
     return verify(probe, Sparse((entries.rows, entries.columns), unknowns=probe.size), entries.full_rows, rows)
 
 
-def _merged(entries: Entries, keep: HostArray, other: Entries) -> Entries:
+def _merge(entries: Entries, keep: HostArray, other: Entries) -> Entries:
     return Entries(
         np.concatenate([entries.rows[keep], other.rows]),
         np.concatenate([entries.columns[keep], other.columns]),
@@ -244,7 +239,7 @@ def _merged(entries: Entries, keep: HostArray, other: Entries) -> Entries:
     )
 
 
-def _believed(probe: Probe, entries: Entries, how: Outcome, unexplained: HostArray) -> tuple[Detection, HostArray]:
+def _confirm(probe: Probe, entries: Entries, how: Outcome, unexplained: HostArray) -> tuple[Detection, HostArray]:
     """Compare J d with the measured change of F; a Detection with the structure if they agree, and the wrong rows.
 
     Rows that are `unexplained` are wrong.
@@ -257,7 +252,7 @@ def _believed(probe: Probe, entries: Entries, how: Outcome, unexplained: HostArr
         if not is_sorted:  # an entry may have come up twice
             order = np.unique(keys, return_index=True)[1]
             rows, columns, values = rows[order], columns[order], values[:, order]
-        structure = compressed(np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=n))]), rows)
+        structure = from_csc(np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=n))]), rows)
     with np.errstate(all="ignore"):
         values = (values - probe.F.take(rows, axis=1)) / probe.h.take(columns, axis=1)
     if not np.isfinite(values).all():
@@ -329,7 +324,7 @@ def wrong_rows(
         change = evaluate(x + d) - F
         size = SparseMatrix(xp.abs(values), structure).matvec(xp.abs(d))
         excess = xp.abs(change - SparseMatrix(values, structure).matvec(d)) - mismatch * size
-        excess -= ROUNDING * eps(xp, F.dtype) * xp.abs(F)
+        excess -= ROUNDING_UNITS * eps(xp, F.dtype) * xp.abs(F)
         suspected = ~(excess <= 0) & from_host(~is_full, x)
         if not xp.any(suspected):
             return np.zeros(is_full.size, dtype=bool)
@@ -337,5 +332,5 @@ def wrong_rows(
         curved, size, excess, wrong = map(to_host, (curved, size, excess, suspected))
         parts = np.append(curved[size > 0] / size[size > 0], 0.0)
         usual = np.quantile(parts, 0.95)  # of other rows: in one row terms may cancel
-        wrong = wrong & ~(excess <= CURVED * np.fmax(curved, usual * size))
+        wrong = wrong & ~(excess <= CURVED_PART * np.fmax(curved, usual * size))
     return np.asarray(wrong.any(axis=0))

@@ -9,11 +9,11 @@ import numpy as np
 from implicitsolve._typing import HostArray
 from implicitsolve.linearize._bisection import Entries, Probe
 from implicitsolve.linearize._coloring import color_columns
-from implicitsolve.structure._sparse import Sparse, compressed
+from implicitsolve.structure._sparse import Sparse, from_csc
 
 MOST_ROWS = 100  # rows that one column may change, before the Jacobian is called dense
 LEAST_APART = 64  # unknowns, below which columns are not far from each other
-SHARED = 0.25  # part of a column's offsets that others far from it have too, at least: two fields may share a third
+IN_COMMON = 0.25  # part of a column's offsets that others far from it have too, at least: two fields may share a third
 FEW_FIELDS = 12  # an axis of at most so many entries may count fields, of at most half of the points along any other
 MOST_OFFSETS = 64  # offsets of the columns of one field
 TOO_MANY = 0.25  # part of the rows that may change for no known reason
@@ -48,19 +48,19 @@ class Diagonals:
         """
         n = self.n
         middle = self._place(0.53)
-        F = self.probe.displaced(np.array([middle]))
-        self.columns[middle] = self.probe.changed(F)
+        F = self.probe.displace(np.array([middle]))
+        self.columns[middle] = self.probe.rows_of_change(F)
         if self.columns[middle].size > min(MOST_ROWS, max(8, n // 2)):
             self.is_full = True
             self.columns[middle] = self._large(F)
         self._find_fields(middle)
         second = self._place(0.31)
         self._displace(second)
-        self.full_rows = self._shared((middle, second))
+        self.full_rows = self._common_rows((middle, second))
         self._compare(second)
         for column in (0, n - 1):
             self._displace(column)
-        self.full_rows = self._shared((middle, second, 0, n - 1))
+        self.full_rows = self._common_rows((middle, second, 0, n - 1))
         offsets = self._offsets()
         if max(map(len, offsets)) > MOST_OFFSETS:
             raise NotDiagonalError
@@ -68,8 +68,8 @@ class Diagonals:
 
     def _displace(self, column: int) -> None:
         if column not in self.columns:
-            F = self.probe.displaced(np.array([column]))
-            self.columns[column] = self._large(F) if self.is_full else self.probe.changed(F)
+            F = self.probe.displace(np.array([column]))
+            self.columns[column] = self._large(F) if self.is_full else self.probe.rows_of_change(F)
 
     def _large(self, F: HostArray) -> HostArray:
         """Rows that have changed much, where these are few and the others add up to little; raise if not."""
@@ -120,7 +120,7 @@ class Diagonals:
             raise NotDiagonalError
         shared = (own & known) - {(0,) * len(self.shape)}
         is_long = self.columns[second].size > MOST_ROWS
-        if min(len(own), len(known)) > 2 and not is_long and len(shared) < SHARED * (len(own) - 1):
+        if min(len(own), len(known)) > 2 and not is_long and len(shared) < IN_COMMON * (len(own) - 1):
             raise NotDiagonalError
 
     @property
@@ -144,7 +144,7 @@ class Diagonals:
         there, here = np.unravel_index(rows, self.shape), np.unravel_index(column, self.shape)
         return set(zip(*(np.subtract(a, b).tolist() for a, b in zip(there, here))))
 
-    def _shared(self, columns: tuple[int, ...]) -> HostArray:
+    def _common_rows(self, columns: tuple[int, ...]) -> HostArray:
         """Rows that depend on all of some columns far from each other."""
         rows = [set(self.columns[column].tolist()) for column in columns if self.columns[column].size <= MOST_ROWS]
         if self.n < LEAST_APART or len(rows) < len(columns) - 1:
@@ -210,7 +210,7 @@ class Diagonals:
         keep[:, dense] = False
         if self.full_rows.size:
             keep &= ~np.isin(rows, self.full_rows)
-        pattern = compressed(np.concatenate([[0], np.cumsum(np.add.reduce(keep, dtype=np.intp))]), rows.T[keep.T])
+        pattern = from_csc(np.concatenate([[0], np.cumsum(np.add.reduce(keep, dtype=np.intp))]), rows.T[keep.T])
         if not dense:
             return pattern
         more = [np.setdiff1d(self.columns[column], self.full_rows) for column in dense]
@@ -242,7 +242,7 @@ def verify(
     changed = np.empty_like(expected)
     surprised = 0
     for color in range(coloring.count):
-        responses[:, color] = F = probe.displaced(colors == color)
+        responses[:, color] = F = probe.displace(colors == color)
         changed[color] = probe.changed_rows(F)
         changed[color, ignored] = False
         if rounding is not None:

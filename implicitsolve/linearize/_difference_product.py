@@ -33,7 +33,7 @@ from implicitsolve.structure._names import entry_name
 
 MAX_CALIBRATIONS = 20  # evaluations at most that one solve spends to find the length of x
 SHORTEST, LONGEST = 1e-290, 1e290  # lengths beyond which a step or a difference would leave the range of float64
-SINGLE = float(np.finfo(np.float32).eps)
+EPS32 = float(np.finfo(np.float32).eps)
 TOUCHING = 1e-3  # distance from a bound, over that of a step across it, at which x is held by the bound
 
 
@@ -66,7 +66,7 @@ class Box:
     def take(self, rows: Indices) -> Box:
         return Box(gather(self.lower, rows), gather(self.upper, rows))
 
-    def clipped(self, x: Array) -> Array:
+    def clip(self, x: Array) -> Array:
         xp = array_namespace(x)
         return xp.minimum(xp.maximum(x, self.lower), self.upper)
 
@@ -75,7 +75,7 @@ class Box:
         part = from_host(1.0 - kept, x)[:, None]
         return part * (self.lower - x), part * (self.upper - x)
 
-    def shortened(self, x: Array, step: Array, kept: HostArray) -> Array:
+    def shorten(self, x: Array, step: Array, kept: HostArray) -> Array:
         """The step with each of its entries within `room`."""
         xp, (low, high) = array_namespace(x), self.room(x, kept)
         return xp.minimum(xp.maximum(step, low), high)
@@ -196,13 +196,13 @@ def difference_product(
                 break
             known = length.precision[rows]
             precision = np.maximum(unit, known)
-            if known[0] != SINGLE and Row.supports(x) and _is_clear(value[0], change[0], F[0], float(precision[0])):
+            if known[0] != EPS32 and Row.supports(x) and _is_clear(value[0], change[0], F[0], float(precision[0])):
                 length.is_known[rows] = True
                 break
             is_single = in_single(value, F)
-            coarse, fine = is_single & (known == 0), ~is_single & (known == SINGLE) & (norm_max(change) > 0)
+            coarse, fine = is_single & (known == 0), ~is_single & (known == EPS32) & (norm_max(change) > 0)
             if coarse.any() or fine.any():  # what little cancellation leaves fits into float32 too; longer steps tell
-                length.precision[rows] = np.where(coarse, SINGLE, np.where(fine, unit, known))
+                length.precision[rows] = np.where(coarse, EPS32, np.where(fine, unit, known))
                 seen = -1
                 attempt += 1
                 continue

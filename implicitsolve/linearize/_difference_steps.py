@@ -17,7 +17,7 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.structure import BlockBanded
 
 Rows: TypeAlias = slice | Indices
-LONGEST = 1e-3  # step that a long system may have by default
+LONGEST_DIFFERENCE = 1e-3  # step that a long system may have by default
 FARTHER = 1e4  # how much longer a step gets that did not change F, or shorter one at which F is not finite
 TRUSTED = 1e-9, 1e-2  # a guessed step over the Newton step: within these bounds the guess was good enough
 ENTRYWISE = 2  # unknowns of a block up to which entries are written one by one, those of all colors in one pass
@@ -135,7 +135,7 @@ class DifferenceSteps:
 
 def relative_length(precision: float, blocks: int) -> float:
     """Default relative length of differences for systems of so many blocks; see `DifferenceSteps`."""
-    return max(precision**0.25, min(LONGEST, precision**0.5 * blocks))
+    return max(precision**0.25, min(LONGEST_DIFFERENCE, precision**0.5 * blocks))
 
 
 def floor_length(precision: float) -> float:
@@ -172,7 +172,7 @@ class OneSystemDifferences:
         self.colors = [color for color in colors for _ in range(self.k)]
         self.unknowns = [*range(self.k)] * len(colors)
 
-    def taken(self, x: HostArray, F: HostArray, norm: float) -> HostArray | None:
+    def differences_at(self, x: HostArray, F: HostArray, norm: float) -> HostArray | None:
         """Blocks (1, T, m, k, k) at x (N,), undefined outside the matrix; None where a length must be adjusted."""
         steps, states, whole = self.steps, x.reshape((1, self.length, self.k)), slice(None)
         steps.follow(whole, states)

@@ -32,8 +32,8 @@ from implicitsolve.linearize._checks import (
 from implicitsolve.linearize._difference_product import difference_product
 from implicitsolve.linearize._systems import Systems
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
-from implicitsolve.operators._base import embedded
-from implicitsolve.operators._wrappers import Part, guarded
+from implicitsolve.operators._base import embed
+from implicitsolve.operators._wrappers import Part, guard
 
 
 class CoarseResidualError(Exception):
@@ -55,7 +55,7 @@ class NewSystems:
         """Places of the new systems in the whole batch."""
         return self.evaluator.rows[-self.x.shape[0] :]
 
-    def evaluated(self, x: Array, *, jacobian: bool) -> tuple[Array, LinearOperator | None]:
+    def evaluate(self, x: Array, *, jacobian: bool) -> tuple[Array, LinearOperator | None]:
         """F and J of the others at x; what the same call gives for these systems is kept."""
         both, b = self.evaluator.xp.concat([x, self.x], axis=0), x.shape[0]
         linearizes = jacobian or self.needs_jacobian
@@ -105,7 +105,7 @@ class Evaluator(Systems):
         F: HostArray = value.reshape(-1) if is_plain else self._as_array(value, "residual")[0]
         return F if is_own else F.copy()
 
-    def substituted(self) -> Array:
+    def substitute(self) -> Array:
         """The solution of a causal problem, for about the work of a residual."""
         self.tally.add("residuals")
         x = self._as_array(self.problem.substitute(), "substitute")  # type: ignore[misc]
@@ -137,7 +137,7 @@ class Evaluator(Systems):
 
     def _with_entering(self, x: Array, *, jacobian: bool) -> tuple[Array, LinearOperator | None]:
         """Evaluate x together with the systems that enter."""
-        return self._take_entering().evaluated(x, jacobian=jacobian)
+        return self._take_entering().evaluate(x, jacobian=jacobian)
 
     def _linearize(self, x: Array) -> tuple[Any, Any]:
         if (kept := self._kept_at(x)) is not None:
@@ -172,7 +172,7 @@ class Evaluator(Systems):
         if differ(x, F).any():
             size = np.asarray(norm2(x)) / max(1, self.size) ** 0.5
             least = from_host(np.where(size > 0, size, 1.0), x)[:, None]
-            near = self.moved(x, self.inward(x, precision * self.xp.maximum(self.xp.abs(x), least)))
+            near = self.move(x, self.inward(x, precision * self.xp.maximum(self.xp.abs(x), least)))
             wrong = np.flatnonzero(differ(near, self.residual(near)))
             if wrong.size:
                 raise ValueError(
@@ -245,7 +245,7 @@ class Evaluator(Systems):
         is_first = self.reports_coarse and self.tally.residuals == 1 and name == "residual"
         if is_first and is_plain and value.dtype == np.float32 and self.dtype == np.float64:
             raise CoarseResidualError
-        return self.selected(xp.reshape(checked_array(value, name, xp, self.dtype, expected), self.flat_shape))
+        return self.select(xp.reshape(checked_array(value, name, xp, self.dtype, expected), self.flat_shape))
 
     def _product(self, function: Callable[[Array, Array], Array], x: Array, name: str) -> Callable[[Array], Array]:
         def product(v: Array) -> Array:
@@ -279,8 +279,8 @@ class Evaluator(Systems):
         if scipy.sparse.issparse(J) and self.xp is not numpy_namespace:
             raise TypeError(f"`{name}` must return matrices of the library of x0, got {type(J).__name__} of SciPy")
         operator = checked_jacobian(J, name, self.batch_shape, self.size)
-        flat = guarded(operator, name, self.tally.add, copies=not self.problem.pure)
-        return flat if self.systems is None else embedded(flat, self.systems)
+        flat = guard(operator, name, self.tally.add, copies=not self.problem.pure)
+        return flat if self.systems is None else embed(flat, self.systems)
 
 
 class JacobianProducts(LinearOperator):

@@ -8,22 +8,22 @@ import numpy as np
 
 from implicitsolve._arrays.host import distinct, first_places
 from implicitsolve._typing import HostArray
-from implicitsolve.linearize._bisection import SEED, STEP, BudgetSpentError, Entries, Probe
+from implicitsolve.linearize._bisection import DISPLACEMENT, SEED, BudgetSpentError, Entries, Probe
 
 LENGTH = 2.0**-10  # of the displacements, over those of the probe: curved by 1e-7, rounded to 1e-9 or less
-LONGEST = 16384  # columns of a group whose places one weight tells apart; with more there are two digits
-CLOSE = 0.03  # of the distance between two weights, by which one may differ that is measured
+LARGEST_GROUP = 16384  # columns of a group whose places one weight tells apart; with more there are two digits
+WEIGHT_ERROR = 0.03  # of the distance between two weights, by which one may differ that is measured
 CLEAN = 1e-5  # part of the entries found in a sum that may be left of it
 TINY = 1e-6  # part of the largest sum in the row, up to which a change needs no entry
-FAR = 1e2  # ... and so many times as much of entries whose values come from displacements as long as the probe's
+COLORED_DOUBT = 1e2  # ... and so many times as much of entries whose values come from the probe's displacements
 AGREED = 1e-3  # relative distance of the values of an entry in different rounds
 ULPS = 16.0  # of F, that are taken for rounding
-ROUNDS = 3  # before rows are decoded: a wrong column then is in groups that have changed in one of 10 cases
+FIRST_ROUNDS = 3  # before rows are decoded: a wrong column then is in groups that have changed in one of 10 cases
 LEAST_GROUPS, MOST_GROUPS = 4, 64  # in a round; a row that changes with each of 64 groups is full
-FEW, HUB = 8, 4.0  # open rows that are left to halving, if they need so many times the groups of the others
+FEW_LEFT, HUB = 8, 4.0  # open rows that are left to halving, if they need so many times the groups of the others
 FEW_OPEN = 0.01  # part of the rows that may stay open before differences along the colors tell more
 MANY_OPEN, MOST_IN_CELL = 8, 300  # times as many rows, and columns in question, for which pairs of columns are tried
-IDLE, STUCK = 2, 0.9  # rounds that may leave nine of ten open rows as they are
+IDLE_ROUNDS, STILL_OPEN = 2, 0.9  # rounds that may leave nine of ten open rows as they are
 SYMMETRIC = 0.9  # part of the entries whose mirror images may be entries, from which on all of these are taken
 DAMPING, ALIKE = 1e-13, 1e-9  # of least squares; of two columns that no round tells apart
 
@@ -81,15 +81,15 @@ class GroupSums:
     def search(self, most: int) -> bool:
         """Add rounds until at most so many rows are open, or more would gain little; whether few are."""
         idle = 0
-        while (before := np.count_nonzero(self.is_open)) > most and idle < IDLE:
+        while (before := np.count_nonzero(self.is_open)) > most and idle < IDLE_ROUNDS:
             groups = self._next_groups()
-            if before <= FEW and self.rounds and groups > HUB * self.rounds[0].sums.shape[1]:
+            if before <= FEW_LEFT and self.rounds and groups > HUB * self.rounds[0].sums.shape[1]:
                 break
             self.add(groups)
-            if len(self.rounds) >= ROUNDS:
+            if len(self.rounds) >= FIRST_ROUNDS:
                 self.explain()
-                idle = idle + 1 if np.count_nonzero(self.is_open) > STUCK * before else 0
-        return bool(before <= MANY_OPEN * max(most, FEW))
+                idle = idle + 1 if np.count_nonzero(self.is_open) > STILL_OPEN * before else 0
+        return bool(before <= MANY_OPEN * max(most, FEW_LEFT))
 
     def reopen(self, rows: HostArray) -> None:
         """Take the entries of some rows for guesses again."""
@@ -123,7 +123,7 @@ class GroupSums:
         self.guesses = keys[is_left]
         self._add(keys[~is_left], values[~is_left])
         self._mirror()
-        if np.count_nonzero(self.is_open) <= MANY_OPEN * max(FEW, FEW_OPEN * self.size):
+        if np.count_nonzero(self.is_open) <= MANY_OPEN * max(FEW_LEFT, FEW_OPEN * self.size):
             self._close(distinct(self.guesses[self.is_open[self.guesses // self.size]], self._pairs(rows, rest)))
             self._mirror()
 
@@ -170,7 +170,7 @@ class GroupSums:
         group, place = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
         group[order], place[order] = np.arange(n) % groups, np.arange(n) // groups
         size = -(-n // groups)
-        base = size if size <= LONGEST else int(np.ceil(size**0.5))
+        base = size if size <= LARGEST_GROUP else int(np.ceil(size**0.5))
         digits = np.stack([place] if base == size else [place // base, place % base])
         parts = np.concatenate([np.ones((1, n)), 0.5 + (digits + 0.5) / (2 * base)])
         x, F = probe.x[0], probe.F[0]
@@ -188,7 +188,8 @@ class GroupSums:
 
     def rounding(self, rows: HostArray) -> HostArray:
         """What rounding leaves of changes of F in some rows, whose terms are as large as F, or J x, at least."""
-        terms = np.abs(self.probe.F[0, rows]) + np.abs(self.rounds[0].sums[0][:, rows]).max(axis=0) / (LENGTH * STEP)
+        largest = np.abs(self.rounds[0].sums[0][:, rows]).max(axis=0)
+        terms = np.abs(self.probe.F[0, rows]) + largest / (LENGTH * DISPLACEMENT)
         return ULPS * np.finfo(terms.dtype).eps * terms
 
     def _close(self, likely: Keys, others: Keys | None = None) -> bool:
@@ -233,7 +234,7 @@ class GroupSums:
             values = (colored.values[0] - self.probe.F[0, colored.rows]) * (self.h / self.probe.h[0])[colored.columns]
             row, column = np.divmod(keys, n)
             for part in rest:
-                part.subtract(row, column, values, FAR)
+                part.subtract(row, column, values, COLORED_DOUBT)
         while True:
             found, its = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=values.dtype)
             for part in rest:
@@ -313,7 +314,7 @@ class Rest:
         inside = ((digits >= 0) & (digits < base)).all(axis=0)
         place = np.where(inside, digits[0] if len(digits) == 1 else digits[0] * base + digits[1], 0)
         column = np.where(inside & (place < size), part.table[g, np.minimum(place, size - 1)], -1)
-        is_close = (np.abs(ratios - weights[:, column]) < CLOSE / (2 * base)).all(axis=0) & (column >= 0)
+        is_close = (np.abs(ratios - weights[:, column]) < WEIGHT_ERROR / (2 * base)).all(axis=0) & (column >= 0)
         return row[is_close], column[is_close], sums[0, is_close]
 
 

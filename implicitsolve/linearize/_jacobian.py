@@ -18,7 +18,7 @@ from implicitsolve.linearize._checks import checked_array, checked_jacobian
 from implicitsolve.linearize._detect import BUDGET, detect
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_jacobian import sparse_jacobian
-from implicitsolve.monitor import Monitor, mapped
+from implicitsolve.monitor import Monitor, map_monitor
 from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.problem import Problem, chosen, host, spread, with_derivatives
@@ -159,7 +159,7 @@ def detect_structure(
     return detect(evaluator.residual, flat, shape=shape, budget=budget, bisection=bisection, inward=inward)
 
 
-ROUNDS = 2  # assemblies for "auto": the first differences are no better than the units
+UNIT_ROUNDS = 2  # assemblies for "auto": the first differences are no better than the units
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,10 +180,10 @@ class Scales:
         x, F = (spread(name, scale, tuple(x0.shape)) for name, scale in known.items())
         is_exact = plain.jac or plain.jvp or plain.linearize
         is_sought = (seeks_x or seeks_F) and 0 not in x.shape
-        for _ in range((1 if is_exact else ROUNDS) if is_sought else 0):
+        for _ in range((1 if is_exact else UNIT_ROUNDS) if is_sought else 0):
             scales = cls.with_sizes(plain, x, F, x0)
             try:
-                J = tally.enforced(assemble_jacobian, scales.problem, scales.start(x0), tally)
+                J = tally.enforce(assemble_jacobian, scales.problem, scales.start(x0), tally)
             except LimitReached:
                 break  # the solve ends with its first residual
             found = _equilibrate(J, seeks_x, seeks_F)
@@ -229,9 +229,9 @@ class Scales:
 
     def monitor(self, monitor: Monitor) -> Monitor:
         """The caller's monitor, which sees x and F in their units."""
-        return mapped(monitor, lambda y, F: (self.back(y), _times(self.F, F)))
+        return map_monitor(monitor, lambda y, F: (self.back(y), _times(self.F, F)))
 
-    def expanded(self, result: NonlinearResult) -> NonlinearResult:
+    def expand(self, result: NonlinearResult) -> NonlinearResult:
         """The result in the units of the caller; its norms remain those of F / f_scale."""
         return replace(result, x=self.back(result.x), fun=_times(self.F, result.fun))
 

@@ -24,8 +24,8 @@ from implicitsolve.structure._sparse import Sparse
 
 Product = Callable[[Array], Array]
 NOWHERE = np.zeros((0, 2), dtype=np.intp)
-DIGITS = 1e5  # units of rounding that differences have at least, which counts in single precision
-GOOD = 1.25  # colors over the entries of the fullest row, up to which no fewer are sought
+DIFFERENCE_DIGITS = 1e5  # units of rounding that differences have at least, which counts in single precision
+GOOD_COLORING = 1.25  # colors over the entries of the fullest row, up to which no fewer are sought
 
 
 class Places(NamedTuple):
@@ -59,7 +59,7 @@ class SparseAssembler:
         self.structure = structure
         least = int(structure.row_counts.max(initial=1))
         count = n if colors is None else int(colors.max()) + 1
-        if colors is not None and count <= GOOD * least:
+        if colors is not None and count <= GOOD_COLORING * least:
             coloring = Coloring(colors, count, NONE, np.ones(structure.nnz, dtype=bool))
         else:
             coloring = color_columns(structure)
@@ -141,7 +141,7 @@ class SparseAssembler:
         part = xp.where(size > 0, precision ** (1 / 3), precision**0.2)
         floor = xp.where(rms > 0, part * rms, xp.ones_like(rms))
         floor = xp.where(xp.isfinite(floor), floor, 0.0)  # their squares overflow
-        return max(precision**0.45, DIGITS * precision) * xp.maximum(size, floor) * unit
+        return max(precision**0.45, DIFFERENCE_DIGITS * precision) * xp.maximum(size, floor) * unit
 
     def _members(self, x: Array, color: int) -> Array:
         """Whether unknowns have a color; behind the colors those that are local to no full row."""

@@ -20,7 +20,7 @@ from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure import Detection, Outcome
 from implicitsolve.structure._sparse import Sparse
 
-NEAR = 1e-3  # part of the usual displacements, by which a search at a solution keeps to the branches of F there
+NEAR_SOLUTION = 1e-3  # part of the usual displacements, with which a search at a solution keeps to its branches
 MOST_COLUMNS = 1000  # unknowns up to which each takes a difference, where J^H needs entries and no pattern is found
 
 
@@ -84,8 +84,8 @@ class _Point:
             return known if known is not None and known.structure is not None else self._detect(dense=dense)
         if not self.is_wider:
             self.is_wider = True
-            scale = NEAR * to_host(evaluator.xp.maximum(evaluator.xp.abs(x), self.rms))
-            scale, pattern = np.where(scale > 0, scale, NEAR), cast("Sparse", last.structure)
+            scale = NEAR_SOLUTION * to_host(evaluator.xp.maximum(evaluator.xp.abs(x), self.rms))
+            scale, pattern = np.where(scale > 0, scale, NEAR_SOLUTION), cast("Sparse", last.structure)
             more = extend(evaluator.residual, x, pattern, self.wrong, scale=scale, inward=evaluator.inward)
             if more.structure is not None:
                 return more

@@ -18,7 +18,7 @@ from implicitsolve.linearize._difference_product import Box, DifferenceLength
 from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem, chosen, with_derivatives
 
-FEW = 0.75  # fraction of the systems below which gathering their data pays
+GATHERED = 0.75  # fraction of the systems below which gathering their data pays
 
 
 class Systems:
@@ -30,7 +30,7 @@ class Systems:
     taken from when at most the part `few` of the systems run.
     """
 
-    def __init__(self, problem: Problem, like: Array, rdiff: float | None = None, *, few: float = FEW) -> None:
+    def __init__(self, problem: Problem, like: Array, rdiff: float | None = None, *, few: float = GATHERED) -> None:
         if problem.batch_ndim > like.ndim:
             raise ValueError(f"`batch_ndim` is {problem.batch_ndim}, but x0 has only {like.ndim} axes")
         problem = with_derivatives(problem, like)
@@ -136,13 +136,13 @@ class Systems:
 
     # Points of evaluation
 
-    def moved(self, x: Array, step: Array | float = 0.0, length: HostArray | None = None) -> Array:
+    def move(self, x: Array, step: Array | float = 0.0, length: HostArray | None = None) -> Array:
         """``x + length step`` for x, step (b, N) and length (b,), 1 by default; within the bounds."""
         with np.errstate(all="ignore"):
             new_x = x + (step if length is None else from_host(length, x)[:, None] * step)
         if self.box is None:
             return new_x
-        return self.box.clipped(self.xp.where(self.xp.isnan(new_x), x, new_x))
+        return self.box.clip(self.xp.where(self.xp.isnan(new_x), x, new_x))
 
     def inward(self, x: Array, h: Array) -> Array:
         """Displacements h of x (b, N), in any shape, turned round where they would leave the bounds."""
@@ -150,13 +150,13 @@ class Systems:
             return h
         return self.xp.reshape(self.box.inward(x, self.xp.reshape(h, x.shape)), h.shape)
 
-    def selected(self, rows: Array) -> Array:
+    def select(self, rows: Array) -> Array:
         """The evaluated systems' part of an array with a row for each system of the user's functions."""
         return rows if self.systems is None else gather(rows, self.places)
 
     def _argument(self, x: Array, *, copy: bool) -> Array:
         if self.box is not None:
-            x, copy = self.box.clipped(x), False  # at the bound, where rounding has carried x beyond it
+            x, copy = self.box.clip(x), False  # at the bound, where rounding has carried x beyond it
         if self.systems is not None:
             full = self.xp.asarray(self.background, copy=True)
             scatter(full, self.places, x)

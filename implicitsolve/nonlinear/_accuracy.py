@@ -44,12 +44,12 @@ ADVANCE = 0.7  # of the length of a step that the next one has at least where x 
 STEPS_AWAY = 5  # such steps in succession from which on they are no approach to a root
 PART_AWAY = 0.1  # part of ||F(x0)|| that is left at most where x runs away
 LOST = 20  # ... from which on a solve ends, once ||F|| has fallen by all digits and ||x|| has doubled
-DIGITS = 16  # units of rounding of ||F(x0)|| that are left of it then
+UNITS_LEFT = 16  # units of rounding of ||F(x0)|| that are left of it then
 FAR = 1e3  # times x0 and the first step: beyond it x is accurate after two contractions in succession
 LONG, CURVED = 0.01, 4  # of the size of an unknown: beyond it the error grows with that power of the step's length
 FARTHEST = 1e6  # times ||x||: a step that is longer tells nothing of J where it leads
-NEAR = 1e-5  # relative error, as predicted by the contraction of F, up to which the correction is computed
-FALLEN = 0.5  # part of ||F|| left by a step, above which no correction below that of this contraction is believed
+NEAR_ROOT = 1e-5  # relative error, as predicted by the contraction of F, up to which the correction is computed
+MOST_LEFT = 0.5  # part of ||F|| left by a step, above which no correction below that of this contraction is believed
 CONFIRMED = 0.5  # part of the way by which an inverse may miss it: the error is at most twice the correction then
 MODEL = 1e-3  # of that prediction: a model of J that has learned from steps predicts no smaller correction
 NEGLIGIBLE = 1e-8  # of the largest unknown, and of x0 or the first step: what errors are relative to at least
@@ -162,7 +162,7 @@ def agrees(
         directions, missed = [first], CONFIRMED * xp.where(far != 0, xp.maximum(abs(far), SAME * scale), scale)
     for direction in directions:
         with np.errstate(all="ignore"):
-            ahead = evaluator.moved(x, part * direction)
+            ahead = evaluator.move(x, part * direction)
             moved = ahead - x  # first: `residual` may change its argument
             change = evaluator.residual(ahead, keep=False) - F
             found = inverse(change) if unseen is None else inverse(change) + part * unseen(direction)
@@ -304,12 +304,12 @@ class Progress:
 
     def is_lost(self, norm: Any, first: Any, unit: float) -> Any:
         """Whether to end since a root at infinity is likely, where ||F|| has fallen from `first` to `norm`."""
-        return (self.away >= LOST) & (self.size >= 2 * self.begin) & (norm <= DIGITS * unit * first)
+        return (self.away >= LOST) & (self.size >= 2 * self.begin) & (norm <= UNITS_LEFT * unit * first)
 
     def may_settle(self, limit: float) -> Any:
         """Whether x is accurate up to `limit` if F is rounding error: no long step has left F unchanged."""
         is_near = (self.reference == 0) | (self.size <= FAR * self.reference)
-        is_determined = (self.steps == 0) | (self.left <= FALLEN) | (self.step <= limit * self.size)
+        is_determined = (self.steps == 0) | (self.left <= MOST_LEFT) | (self.step <= limit * self.size)
         return self.where(self.doubted, False, (self.direction <= limit) & is_near & is_determined)
 
 

@@ -11,7 +11,7 @@ from implicitsolve._arrays.host import to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.errors import ChecksKeywords
 from implicitsolve.kernels._norms import Norms
-from implicitsolve.nonlinear._fixed_point import FixedPointLoop, FixedPointState, scaled
+from implicitsolve.nonlinear._fixed_point import FixedPointLoop, FixedPointState, scale_rows
 from implicitsolve.nonlinear._history import RENEWALS, History, has_fallen, is_misled, room
 from implicitsolve.nonlinear._one_anderson import OneAnderson
 from implicitsolve.nonlinear._state import FixedPointMethod, Solution, SolveContext
@@ -157,7 +157,7 @@ class AndersonLoop(FixedPointLoop[_AndersonState]):
         state = self.state
         chosen, rest = state.history.chosen(state.norms)
         state.promised = state.promised + rest
-        image = scaled(state.damping, state.image_step)
+        image = scale_rows(state.damping, state.image_step)
         if chosen is None:
             return -image, state.x - image
         return state.history.work.mix(state.x, image, *chosen)
@@ -186,7 +186,7 @@ class AndersonLoop(FixedPointLoop[_AndersonState]):
         old, drops = state.image_step, rejected | state.is_misled(rejected) | state.is_plain
         if self.stored is None:
             state.image_step = self._image_step(state, state.F)
-            dg = step - scaled(state.damping, state.image_step - old)
+            dg = step - scale_rows(state.damping, state.image_step - old)
             state.history.append(state.F - old_F, dg, state.F, drops)
             return
         image, numbers = self.stored

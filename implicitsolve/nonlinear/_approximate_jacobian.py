@@ -30,9 +30,9 @@ from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveConte
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
 from implicitsolve.operators._sparse import SparseMatrix
 
-ACCURACY, PRODUCTS = 1e-3, 200  # of solves with an operator, which take no residuals, and its products at most
+ACCURACY, OPERATOR_PRODUCTS = 1e-3, 200  # of solves with an operator, which take no residuals, and its products at most
 AIDED = 0.25  # part of the budget in evaluations, after which a preconditioner is left
-PATIENCE = 5  # steps in which Anderson's method must halve ||F||
+HALVING_STEPS = 5  # steps in which Anderson's method must halve ||F||
 
 
 def _is_dear(context: SolveContext) -> Callable[[Standing], bool]:
@@ -87,7 +87,7 @@ def _by_products(A: LinearOperator) -> LinearOperator:
 
     def solve(b: Array) -> Array:
         rows = array_namespace(b).reshape(b, (1, -1))
-        return GMRES().solve(A, rows, target=ACCURACY * norm2(rows), max_iterations=PRODUCTS, M=M).x[0, :]
+        return GMRES().solve(A, rows, target=ACCURACY * norm2(rows), max_iterations=OPERATOR_PRODUCTS, M=M).x[0, :]
 
     return LinearOperator(solve, in_shape=A.shape[0])
 
@@ -100,7 +100,7 @@ class Damped(Anderson):
 
 def approximated_stages(method: NonlinearMethod, context: SolveContext) -> list[Stage]:
     """The inverse alone, the inverse as preconditioner, and a method without it."""
-    mixing = [] if context.evaluator.box is not None else [Stage(method=Damped(patience=PATIENCE), until=REJECTED)]
+    mixing = [] if context.evaluator.box is not None else [Stage(method=Damped(patience=HALVING_STEPS), until=REJECTED)]
     krylov = Stage(method=NewtonKrylov(retry=False), until=DEAR, continues=ANY)
     return [*mixing, krylov, Stage(method=Aided(method=method), continues=CLOSE)]
 

@@ -35,7 +35,7 @@ from implicitsolve.nonlinear._plan import (
     PlannedMethod,
     Stage,
     after,
-    found,
+    outcome,
 )
 from implicitsolve.nonlinear._sparse_newton import SparseNewton, in_short_and_whole_steps
 from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveContext, Standing
@@ -47,18 +47,18 @@ PRODUCTS = NewtonKrylov(retry=False)
 LAGGED = NewtonKrylov(preconditioner=Lagged(preconditioner=BlockLU(), eager=False))
 
 
-class WholeNewton(BlockNewton):
+class FullStepNewton(BlockNewton):
     """`BlockNewton` without line searches, which is chosen by the number of systems: one may differ in rounding."""
 
     label = "BlockNewton"
     rounds_freely = True
 
 
-WHOLE_STEPS = WholeNewton(factor=BlockLU(backend="lapack"), line_search=Backtracking(max_trials=0))
+WHOLE_STEPS = FullStepNewton(factor=BlockLU(backend="lapack"), line_search=Backtracking(max_trials=0))
 BLOCKS, DENSE, EQUILIBRATED = BlockNewton(), DenseNewton(), DenseNewton(equilibrated=True)
-STEP = 2000  # entries of J with which solves by Newton's method take as much time as a step of Anderson's
+ANDERSON_STEP = 2000  # entries of J with which solves by Newton's method take as much time as a step of Anderson's
 AT_ONCE, MOST_STEPS = 10, 40  # such steps up to which Newton's method comes first, and above which it is not tried
-FARTHER = 4.0  # than from x0 to a stationary point; twice as far solves as many cubics
+FARTHER_START = 4.0  # than from x0 to a stationary point; twice as far solves as many cubics
 MOST_BY_PATTERN, MOST_DENSE = 500, 1000  # unknowns up to which a dense J follows products, by colors and columns
 
 
@@ -137,7 +137,7 @@ def _steps_of_newton(context: SolveContext, x0: Array) -> float:
     if problem.blocks is None or structure is None or context.scheduler is not None or not is_plain:
         return math.inf
     size = size if problem.halves is None else size // 2
-    return systems * size * structure.block_size * structure.width / STEP
+    return systems * size * structure.block_size * structure.width / ANDERSON_STEP
 
 
 def _more_than(steps: float) -> End:
@@ -225,7 +225,7 @@ def _is_hard(context: SolveContext, solution: Solution) -> HostArray:
 
 
 HARD = Condition(f"linear systems took more than {LEAST_FIRST} products on average", _is_hard)
-SHIFTS = found("J is full and its columns repeat by shifts", Outcome.SHIFTS)
+SHIFTS = outcome("J is full and its columns repeat by shifts", Outcome.SHIFTS)
 APART = after("J consists of small independent blocks", lambda context: IndependentBlocks.form(context) is not None)
 
 
@@ -245,7 +245,7 @@ class FartherStart(DenseNewton):
         evaluator, some = context.evaluator, np.arange(len(start.x)) if rows is None else rows
         x0, x = start.start[some], start.x[some]
         with np.errstate(over="ignore"):
-            farther = x + FARTHER * (x - x0 + np.copysign(1.0, x - x0))
+            farther = x + FARTHER_START * (x - x0 + np.copysign(1.0, x - x0))
         farther = np.where(np.isfinite(farther), farther, x0)
-        start.x[some] = farther if evaluator.box is None else evaluator.box.take(some).clipped(farther)
+        start.x[some] = farther if evaluator.box is None else evaluator.box.take(some).clip(farther)
         return super().solve(context, start, rows)

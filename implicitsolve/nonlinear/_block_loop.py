@@ -18,7 +18,7 @@ from implicitsolve.globalize._searches import kept_part
 from implicitsolve.kernels._norms import Norms, norm2, norm_max
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, Lengths, component_sizes, known_scales, units_of
+from implicitsolve.nonlinear._accuracy import MODEL, MOST_LEFT, Lengths, component_sizes, known_scales, units_of
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES, BroydenInverse
 from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._convergence import LINE_SEARCH_FAILED, NONFINITE, RUNNING, SINGULAR, STAGNATED
@@ -35,7 +35,7 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._lagged import BatchedInverse
 
-FAR = 1e6  # times the change that J predicts between neighbouring numbers: an F above it is no rounding error
+NOT_NOISE = 1e6  # times the change that J predicts between neighbouring numbers: an F above it is no rounding error
 
 
 @dataclass
@@ -127,11 +127,11 @@ class BlockLoop(IterationLoop[BlockState]):
             direction = state.inverse.negative(state.F) if state.solved is None else state.solved
             state.solved = None
             if self.method.reuse == "broyden":
-                direction = state.updates.corrected(direction)
+                direction = state.updates.correct(direction)
             self.newton = direction
             if box is not None:
-                direction = box.shortened(state.x, direction, kept_part(state.norms, state.start_norms))
-            x, xp = self.evaluator.moved(state.x, direction), array_namespace(direction)
+                direction = box.shorten(state.x, direction, kept_part(state.norms, state.start_norms))
+            x, xp = self.evaluator.move(state.x, direction), array_namespace(direction)
             if isinstance(x, np.ndarray) and np.isfinite(x).all():
                 return direction, x
             is_point = xp.all(xp.isfinite(x), axis=1)  # no function is called elsewhere
@@ -168,8 +168,8 @@ class BlockLoop(IterationLoop[BlockState]):
                 theta = state.norms / state.norms_before
                 state.solved = solved = state.inverse.negative(state.F)
                 if self.method.reuse == "broyden":
-                    solved = state.updates.corrected(copy_array(solved))
-                least = np.where(theta > FALLEN, 1.0, MODEL)
+                    solved = state.updates.correct(copy_array(solved))
+                least = np.where(theta > MOST_LEFT, 1.0, MODEL)
                 length, step = (norm_max(sizes_of(v) / scale) for v in (solved, moved))
                 length = np.maximum(length, least * theta * step)
                 if self.stop.judges_x:
@@ -184,7 +184,7 @@ class BlockLoop(IterationLoop[BlockState]):
         z = array_namespace(v).zeros_like(self.state.x)
         scatter(z, rows, -v)
         z = self.state.inverse.negative(z)
-        return gather(self.state.updates.corrected(z) if self.method.reuse == "broyden" else z, rows)
+        return gather(self.state.updates.correct(z) if self.method.reuse == "broyden" else z, rows)
 
     def _failures(self, found: SearchResult, direction: Array, fresh: HostArray, previous: HostArray) -> HostArray:
         """Status of systems whose step with a new J was rejected or reached rounding error."""
@@ -279,7 +279,8 @@ class BlockLoop(IterationLoop[BlockState]):
         """Whether F(x) is no larger than its change between neighbouring floating-point numbers."""
         with np.errstate(invalid="ignore"):
             precision = eps(self.evaluator.xp, self.state.x.dtype)
-            is_far = self.state.norms[rows] > FAR * precision * self.assembler.sensitivity[self.evaluator.rows[rows]]
+            sensitivity = self.assembler.sensitivity[self.evaluator.rows[rows]]
+            is_far = self.state.norms[rows] > NOT_NOISE * precision * sensitivity
         if is_far.all():
             return ~is_far
         part, x, F = self._part(rows)

@@ -16,21 +16,14 @@ from implicitsolve.globalize._line_search import Backtracking, LineSearch
 from implicitsolve.globalize._rules import MAX_AGE, has_halved, is_fast, largest_ratio, slowest_rate
 from implicitsolve.kernels import Factors
 from implicitsolve.linearize._assemble import Assembler
-from implicitsolve.linearize._bisection import STEP
+from implicitsolve.linearize._bisection import DISPLACEMENT
 from implicitsolve.linearize._difference_steps import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.nonlinear._accuracy import Lengths, component_sizes, known_scales, sparse_units, units_of
-from implicitsolve.nonlinear._block_loop import FAR, BlockLoop, component_count, is_shown, note_sensitivity
+from implicitsolve.nonlinear._block_loop import NOT_NOISE, BlockLoop, component_count, is_shown, note_sensitivity
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES, WholeSteps
-from implicitsolve.nonlinear._convergence import (
-    CONVERGED,
-    LINE_SEARCH_FAILED,
-    NONFINITE,
-    RUNNING,
-    SINGULAR,
-    STAGNATED,
-)
+from implicitsolve.nonlinear._convergence import CONVERGED, LINE_SEARCH_FAILED, NONFINITE, RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._loop import WHOLE
 from implicitsolve.nonlinear._one_system import FACTORED, NO_STEP, REUSED, ROW, OneInvertedSystem
 from implicitsolve.nonlinear._state import JacobianAssembler, Solution, SolveContext, is_rounding
@@ -114,7 +107,7 @@ class OneFactoredSystem(OneInvertedSystem):
         with np.errstate(all="ignore"):
             direction = self._raw() if direction is None else direction
             if self.method.reuse == "broyden":
-                direction = self.updates.corrected(direction)
+                direction = self.updates.correct(direction)
             square, x = float(direction.dot(direction)), self.x + direction
         if not (math.isfinite(square) or np.isfinite(x).all()):  # no function is called there
             return direction, square, self.x, self.F, math.inf
@@ -132,7 +125,7 @@ class OneFactoredSystem(OneInvertedSystem):
         with np.errstate(all="ignore"):
             z = self.inverse.negative(self.F[None])[0]
             self.predicted = self.F, z
-            return self._updated(z.copy())
+            return self._update_direction(z.copy())
 
     def _lengths(self, correction: HostArray, moved: HostArray, step: float, before: float, size: float) -> Lengths:
         points = self.x, self.previous_x, self.reference, correction, moved
@@ -146,11 +139,11 @@ class OneFactoredSystem(OneInvertedSystem):
         return length if is_known else math.inf, step, 1.0, 1.0
 
     def _inverse(self, v: HostArray) -> HostArray:
-        return self._updated(self.inverse.negative(-v)[0])[None]
+        return self._update_direction(self.inverse.negative(-v)[0])[None]
 
-    def _updated(self, z: HostArray) -> HostArray:
+    def _update_direction(self, z: HostArray) -> HostArray:
         """H v for the inverse H of the last direction, given z = H v by the factors alone, which is overwritten."""
-        return self.updates.corrected(z, self.direction) if self.method.reuse == "broyden" else z
+        return self.updates.correct(z, self.direction) if self.method.reuse == "broyden" else z
 
     def _search_along(
         self, direction: HostArray, x: HostArray, F: HostArray, norm: float
@@ -166,7 +159,7 @@ class OneFactoredSystem(OneInvertedSystem):
             return x, F, norm, 0.0, STAGNATED
         found = self._search(direction, x, F, norm, 0.0, self.inverse.matvec)
         length, failed = float(found.length[0]), LINE_SEARCH_FAILED if found.finite[0] else NONFINITE
-        if not self.assembler.is_current and 0 < self.norm - found.norms[0] <= STEP * self.norm:
+        if not self.assembler.is_current and 0 < self.norm - found.norms[0] <= DISPLACEMENT * self.norm:
             length, failed = 0.0, RUNNING  # J near x has errors of that size: one at x follows
         return found.x[0], found.F[0], float(found.norms[0]), length, RUNNING if length else failed
 
@@ -193,7 +186,7 @@ class OneFactoredSystem(OneInvertedSystem):
 
     def _factor(self) -> Any:
         differences = self.differences
-        blocks = None if differences is None else differences.taken(self.x, self.F, self.norm)
+        blocks = None if differences is None else differences.differences_at(self.x, self.F, self.norm)
         if differences is None or blocks is None:
             J, known = self.assembler.assemble(self.evaluator, self.x[None], self.F[None]), self.units
             self._note_units(J)
@@ -218,7 +211,7 @@ class OneFactoredSystem(OneInvertedSystem):
 
     def _is_rounding(self) -> bool:
         """Whether F(x) is no larger than its change between neighbouring floating-point numbers."""
-        if self.norm > FAR * self.unit * float(self.assembler.sensitivity[0]):
+        if self.norm > NOT_NOISE * self.unit * float(self.assembler.sensitivity[0]):
             return False
         return bool(is_rounding(self.evaluator, self.x[None], self.F[None])[0])
 

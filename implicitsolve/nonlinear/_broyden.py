@@ -28,7 +28,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import rank_one
 from implicitsolve.kernels._norms import Norms, norm_max
 from implicitsolve.kernels._vectors import vectors_like
-from implicitsolve.nonlinear._fixed_point import FixedPointLoop, FixedPointState, scaled
+from implicitsolve.nonlinear._fixed_point import FixedPointLoop, FixedPointState, scale_rows
 from implicitsolve.nonlinear._state import FixedPointMethod, Solution, SolveContext
 from implicitsolve.stopping import check_flag, check_limit, check_number, check_positive
 
@@ -46,7 +46,7 @@ class BroydenInverse:
         self.last: tuple[Array, Array, tuple[Array, Array] | None] | None = None
         # s, s^H d for d = -H F(x), and where not all steps were whole: the rest d - s, and which were
 
-    def corrected(self, z: Array) -> Array:
+    def correct(self, z: Array) -> Array:
         """-H F at the newest iterate, given z = -H F for the factorized J, which is overwritten."""
         if not self.pairs and self.last is None:
             return z
@@ -106,16 +106,16 @@ class BroydenInverse:
         """The updates of some systems; those of the others are dropped here too."""
         found: dict[int, Array] = {}  # after whole steps w is the next s
 
-        def taken(x: Array) -> Array:
+        def part_of(x: Array) -> Array:
             if id(x) not in found:
                 found[id(x)] = gather(x, indices)
             return found[id(x)]
 
-        pairs = [(taken(s), taken(w), taken(factor)) for s, w, factor in self.pairs]
+        pairs = [(part_of(s), part_of(w), part_of(factor)) for s, w, factor in self.pairs]
         if self.last is not None:
             s, advance, rest = self.last
-            rest = None if rest is None else (taken(rest[0]), taken(rest[1]))
-            self.last = taken(s), taken(advance), rest
+            rest = None if rest is None else (part_of(rest[0]), part_of(rest[1]))
+            self.last = part_of(s), part_of(advance), rest
         self.pairs = pairs
         return self
 
@@ -131,13 +131,13 @@ class WholeSteps:
         self.squares: list[float] = []  # s^T s of each
         self.general: BroydenInverse | None = None  # once a step was not whole
 
-    def corrected(self, z: HostArray, direction: HostArray | None = None) -> HostArray:
+    def correct(self, z: HostArray, direction: HostArray | None = None) -> HostArray:
         """Direction at the newest iterate, given z = -H F for the factorized J, which is overwritten.
 
         With the direction that H has led to last, any z = -H v by the factors becomes that by the same H.
         """
         if self.general is not None:
-            return self.general.corrected(z[None])[0]
+            return self.general.correct(z[None])[0]
         growth, axpy, dot = 1.0, AXPY[z.dtype.char], DOT[z.dtype.char]
         for s, square, following in zip(self.steps, self.squares, [*self.steps[1:], direction]):
             gain = dot(s, z) / square
@@ -269,7 +269,7 @@ class _BroydenLoop(FixedPointLoop[_BroydenState]):
 
     def _proposal(self) -> Array:
         state = self.state
-        return state.updates.corrected(-scaled(state.damping, self._image_step(state, state.F)))
+        return state.updates.correct(-scale_rows(state.damping, self._image_step(state, state.F)))
 
     def _measure(self, F: Array, step: Array, x: Array, *, keeps_inverse: bool) -> Norms:
         measured = Norms(F, step, x)

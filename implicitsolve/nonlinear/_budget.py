@@ -12,13 +12,13 @@ from implicitsolve.globalize._rules import HALVED, has_halved
 from implicitsolve.nonlinear._state import LoopState, Solution
 from implicitsolve.precondition._lagged import UNLIMITED
 
-EVALUATIONS, STEPS = 480, 12  # without progress; and so many assemblies, or as many times the root of N
+IDLE_EVALUATIONS, IDLE_ASSEMBLIES = 480, 12  # without progress; and so many assemblies, or as many times the root of N
 FIRST_SHARE = 0.5  # of the budget, for the first of several attempts
 
 
 def evaluations_without_progress(unknowns: int, assembly: int = 0) -> int:
     """The budget of a system, one assembly of whose J takes so many evaluations."""
-    return int(max(EVALUATIONS, STEPS * max(assembly, unknowns**0.5)))
+    return int(max(IDLE_EVALUATIONS, IDLE_ASSEMBLIES * max(assembly, unknowns**0.5)))
 
 
 class Budget:

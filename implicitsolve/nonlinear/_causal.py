@@ -51,7 +51,7 @@ class _SubstitutionLoop(IterationLoop[LoopState]):
 
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:
         evaluator, state, before = self.evaluator, self.state, self.state.x
-        state.x, state.norms_before = evaluator.substituted(), state.norms
+        state.x, state.norms_before = evaluator.substitute(), state.norms
         state.F = evaluator.residual(state.x)
         with np.errstate(all="ignore"):
             step = state.x - before
@@ -68,7 +68,7 @@ class _SubstitutionLoop(IterationLoop[LoopState]):
         return correction, np.minimum(steps, LONG * sizes), before, sizes  # no J that a long step could have changed
 
 
-NOISE = 64.0  # units in the last place of G(x): smaller elements of F are rounding errors, which a scan would amplify
+SCAN_NOISE = 64.0  # units in the last place of G(x): smaller entries of F are rounding, which a scan would amplify
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +177,7 @@ class _CausalLoop(IterationLoop[_State]):
         with np.errstate(all="ignore"):
             image = state.x - state.F
             size = xp.max(xp.abs(image), axis=1, keepdims=True)
-            is_noise = xp.abs(state.F) <= NOISE * eps(xp, state.x.dtype) * size
+            is_noise = xp.abs(state.F) <= SCAN_NOISE * eps(xp, state.x.dtype) * size
             newton = state.x - inverse.matvec(xp.where(is_noise, xp.zeros_like(state.F), state.F))
             return xp.where(xp.abs(newton) <= self.method.bound * size, newton, image)
 

@@ -16,8 +16,8 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._accuracy import (
     FADED,
-    FALLEN,
     LIMITED,
+    MOST_LEFT,
     agrees,
     far_part,
     plain_scales,
@@ -51,7 +51,7 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
     x, F, start, first = (gather(part, rows) for part in (solution.x, solution.F, solution.start, first_F))
     with np.errstate(all="ignore"):
         change = xp.abs(F) / xp.abs(first)
-    ignored = xp.astype((change > FALLEN) & (change <= LARGER), F.dtype)
+    ignored = xp.astype((change > MOST_LEFT) & (change <= LARGER), F.dtype)
     sizes = [xp.max(xp.abs(part), axis=1) for part in (x, start, x - start)]
     size, begin, moved, count = to_host(xp.stack([*sizes, xp.sum(xp.abs(ignored), axis=1)]))
     is_lost = (size * FADED > begin) & (begin > 0) & (solution.norm[rows] > FADED * solution.first_norm[rows])
@@ -102,7 +102,7 @@ def _note_errors(
 ) -> None:
     """Note the errors of some systems by a dense J, unless a limit of evaluations is reached before."""
     try:
-        errors = evaluator.tally.enforced(certified_errors, evaluator.take(rows, solution.x), *points, limit)
+        errors = evaluator.tally.enforce(certified_errors, evaluator.take(rows, solution.x), *points, limit)
     except LimitReached:
         return
     is_right = errors <= max(LIMITED, limit)
@@ -134,7 +134,7 @@ def certified_errors(evaluator: Evaluator, x: Array, F: Array, start: Array, lim
         is_singular |= (rest.max(axis=1) > MISSED * np.abs(F * rows).max(axis=1)) | ~np.isfinite(errors)
         doubtful = (errors > limit) & (errors <= LIMITED) & ~is_singular
         if doubtful.any():  # J predicts F at the end of its step, or F is rounding error, or the error is another
-            ahead = inverse(evaluator.residual(evaluator.moved(point[0], from_host(-found, point[0]))))
+            ahead = inverse(evaluator.residual(evaluator.move(point[0], from_host(-found, point[0]))))
             doubtful &= ~(np.abs(ahead / scale).max(axis=1) <= CONTRACTED * errors)
         if doubtful.any():
             is_singular |= doubtful & ~is_rounding(evaluator, *point)

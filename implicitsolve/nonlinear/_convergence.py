@@ -16,7 +16,7 @@ from implicitsolve.nonlinear._accuracy import (
     LIMITED,
     LONG,
     LOST,
-    NEAR,
+    NEAR_ROOT,
     NEGLIGIBLE,
     WORSE,
     Lengths,
@@ -136,7 +136,7 @@ class OneConvergence:
         error = gain * self.norm
         correction = next_length(error, step) if error < math.inf else math.inf
         reference = self._note_first(moved)
-        if not correction <= NEAR * max(before, size):
+        if not correction <= NEAR_ROOT * max(before, size):
             return correction, step, before, size
         scale = plain_scales(self.x[None], self.previous_x[None], reference[None])[0]
         with np.errstate(all="ignore"):
@@ -289,7 +289,7 @@ class BatchConvergence:
         state = self.state
         with np.errstate(all="ignore"):
             lengths = steps * np.where(state.norms_before > 0, state.norms / state.norms_before, np.inf)
-        is_near = lengths <= NEAR * np.maximum(before, sizes)
+        is_near = lengths <= NEAR_ROOT * np.maximum(before, sizes)
         return (np.full(lengths.shape, np.inf) if self.stop.judges_x else lengths), is_near
 
     def _confirm(self, rows: Indices, before: Array | None = None, always: HostArray | bool = False) -> Indices:

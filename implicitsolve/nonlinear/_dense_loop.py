@@ -18,14 +18,14 @@ from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_product import Box
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, Lengths, scales, units_of
+from implicitsolve.nonlinear._accuracy import MODEL, MOST_LEFT, Lengths, scales, units_of
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._convergence import RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._dense_matrices import central_differences, is_singular, solve_each, times
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._offered_jacobians import assembler_of
-from implicitsolve.nonlinear._one_dense_system import IDLE_STEPS, NEW_BEST, PATIENCE
+from implicitsolve.nonlinear._one_dense_system import DENSE_BEST, DENSE_PATIENCE, IDLE_STEPS
 from implicitsolve.nonlinear._state import LoopState, Solution, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.structure import BlockBanded
@@ -61,7 +61,7 @@ class Trial:
 class DenseLoop(IterationLoop[DenseState]):
     """Steps in a trust region."""
 
-    NEW_BEST, PATIENCE = NEW_BEST, PATIENCE
+    DENSE_BEST, DENSE_PATIENCE = DENSE_BEST, DENSE_PATIENCE
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         super().__init__(method, context, solution, rows)
@@ -113,7 +113,7 @@ class DenseLoop(IterationLoop[DenseState]):
             failed[np.isin(rows, lost) | ~(trial.size[rows] > 0) | ~np.isfinite(trial.size[rows])] = SINGULAR
             found.length = found.accepted.astype(np.float64)
             state.F_before = np.where(found.accepted[:, None], state.F, state.F_before)
-            moved, is_still = self._accept(found.restored(state.x, state.F, state.norms), trial.step)
+            moved, is_still = self._accept(found.restore(state.x, state.F, state.norms), trial.step)
             failed = _at_places(rows, failed, state.status)
             lost = np.flatnonzero(fresh & ~found.accepted)
             lengths = self._relative_length(trial.newton, lost)
@@ -143,7 +143,7 @@ class DenseLoop(IterationLoop[DenseState]):
             scale = scales(units_of(J), x, x - s, reference)
             found = [norm_max(v / scale) for v in (solve_each(J, F), s, x - s)]
             found.append(np.ones(rows.size))  # of x, or of what it is relative to
-            least = np.where(theta > FALLEN, 1.0, MODEL)
+            least = np.where(theta > MOST_LEFT, 1.0, MODEL)
             found[0] = np.maximum(found[0], least * theta * found[1])
             is_known = np.isfinite(found[0]) & ~is_singular(J)
             found[0] = np.where(is_known, found[0], np.inf)
@@ -210,7 +210,7 @@ class DenseLoop(IterationLoop[DenseState]):
 
     def _evaluate(self, step: Array) -> Norms:
         """F at the trial points, the steps and these points."""
-        x = self.evaluator.moved(self.state.x, step)
+        x = self.evaluator.move(self.state.x, step)
         return Norms(self.evaluator.attempt(x, self.state.x, jacobian=False)[0], step, x)
 
     def _test(self, trial: Trial, found: SearchResult, growth: HostArray, rows: Indices) -> tuple[HostArray, HostArray]:

@@ -46,7 +46,7 @@ def central_differences(part: Evaluator, x: HostArray) -> HostArray:
     for j in range(x.shape[1]):
         step = np.zeros_like(x)
         step[:, j] = h[:, j]
-        ahead, behind = part.moved(x, step), part.moved(x, -step)
+        ahead, behind = part.move(x, step), part.move(x, -step)
         with np.errstate(all="ignore"):
             J[:, :, j] = (part.residual(ahead) - part.residual(behind)) / (ahead - behind)[:, j : j + 1]
     return J

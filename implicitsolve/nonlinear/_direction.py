@@ -18,9 +18,9 @@ from implicitsolve.kernels._norms import norm2
 from implicitsolve.kernels._vectors import CANCELS
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._recycling import (
+    CHEAP_RECYCLING,
     EASY,
     LARGEST_SPACE,
-    SMALL,
     RecycledSpace,
     invertible,
     most_kept,
@@ -30,7 +30,7 @@ from implicitsolve.krylov._recycling import (
 from implicitsolve.operators import LinearOperator
 from implicitsolve.status import Status
 
-LEAST_ETA = 1e-5  # smallest relative tolerance with float32 products
+LEAST_FLOAT32_ETA = 1e-5  # smallest relative tolerance with float32 products
 LARGEST_ETA = 0.9  # of all forcing terms
 CONVERGED, ITERATION_LIMIT = int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
 BREAKDOWN, NONFINITE = int(Status.BREAKDOWN), int(Status.NONFINITE)
@@ -104,7 +104,7 @@ class SinglePrecision:
             if not self.is_single:
                 return inner(F)
             unit, norms = normalize(F, norm2(F))
-            return restored(inner(unit), norms, F)
+            return restore_norms(inner(unit), norms, F)
 
         return correct
 
@@ -118,9 +118,9 @@ class SinglePrecision:
         if not self.is_single:
             return self.linear.direction(J, F, norms, eta, M, limit)
         unit, norms = normalize(F, norms)
-        eta = np.maximum(eta, LEAST_ETA)
+        eta = np.maximum(eta, LEAST_FLOAT32_ETA)
         outcome = self.linear.direction(single, unit, norm2(unit), eta, _round(M, F), limit)
-        return replace(outcome, x=restored(outcome.x, norms, F), residual_norm=outcome.residual_norm * norms)
+        return replace(outcome, x=restore_norms(outcome.x, norms, F), residual_norm=outcome.residual_norm * norms)
 
     def take(self, rows: Indices) -> SinglePrecision:
         return self._around(self.linear.take(rows))
@@ -141,7 +141,7 @@ def normalize(F: Array, norms: HostArray) -> tuple[Array, HostArray]:
     return xp.astype(F / from_host(norms, F)[:, None], xp.float32), norms
 
 
-def restored(x: Array, norms: HostArray, like: Array) -> Array:
+def restore_norms(x: Array, norms: HostArray, like: Array) -> Array:
     """Solutions for rows that were divided by `norms`, in the precision of `like`."""
     return array_namespace(like).astype(x, like.dtype) * from_host(norms, like)[:, None]
 
@@ -203,7 +203,7 @@ class OneRecyclingGMRES:
         self._join()
         size = min(self.size, room_of(F.size) - self.held)
         size = size if limit is None else min(size, limit)
-        least, before = 0 if self.held or F.size <= SMALL else EASY, 0
+        least, before = 0 if self.held or F.size <= CHEAP_RECYCLING else EASY, 0
         rest, status = self._solve(product, F / -norm, eta, min(size, F.size))
         if status == BREAKDOWN and self.held:  # what was kept may be singular where J has changed beyond recognition
             self.held, before = 0, self.new

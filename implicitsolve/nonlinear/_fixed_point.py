@@ -188,7 +188,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         return failed
 
 
-def scaled(damping: HostArray, step: Array) -> Array:
+def scale_rows(damping: HostArray, step: Array) -> Array:
     return step if (damping == 1.0).all() else from_host(damping, step)[:, None] * step
 
 
@@ -255,7 +255,7 @@ class _PicardLoop(FixedPointLoop[FixedPointState]):
         return state
 
     def _proposal(self) -> Array:
-        return -scaled(self.state.damping, self.state.F)
+        return -scale_rows(self.state.damping, self.state.F)
 
     def _learn(self, step: Array, old_F: Array, rejected: HostArray) -> None:
         """Without a history there is nothing to update."""

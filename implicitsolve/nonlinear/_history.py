@@ -17,15 +17,15 @@ from implicitsolve.krylov._arnoldi import FIRST_COLUMNS
 from implicitsolve.krylov._recycling import room_of
 
 RENEWALS = np.asarray([8, 32, 128])  # ages at which M is built anew, and counted from when a system goes back
-ROUNDING = 100  # units of roundoff below which a pivot of the small problem is noise
-IDLE, FALLEN = 5, 0.9  # steps in which ||F|| must fall so far, if mixtures predict that each halves it
+PIVOT_NOISE = 100  # units of roundoff below which a pivot of the small problem is noise
+PREDICTED_STEPS, FALLEN = 5, 0.9  # steps in which ||F|| must fall so far, if mixtures predict that each halves it
 PLAIN = 10  # binary orders of magnitude from 1 within which ||F|| needs no scaling before it is squared
 
 
 def room(method: Any, shape: tuple[int, ...], unit: float) -> tuple[int, float]:
     """Most differences that are kept of systems of that shape (b, N), and the least square of a new direction."""
     most = min(method.memory, shape[-1], room_of(math.prod(shape)))
-    return most, max(method.regularization, ROUNDING * unit)
+    return most, max(method.regularization, PIVOT_NOISE * unit)
 
 
 def first_columns(memory: int) -> int:
@@ -40,7 +40,7 @@ def has_fallen(norms: Any, mark: Any) -> Any:
 
 def is_misled(idle: Any, promised: Any) -> Any:
     """Whether ||F|| has not fallen in so many steps, though the mixtures promised it; `promised` is their sum."""
-    return (idle >= IDLE) & (promised < HALVED * idle)
+    return (idle >= PREDICTED_STEPS) & (promised < HALVED * idle)
 
 
 class History:

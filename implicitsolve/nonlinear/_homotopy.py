@@ -15,16 +15,16 @@ from implicitsolve.nonlinear._convergence import ITERATION_LIMIT, STAGNATED
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import FixedPointMethod, LoopState, Solution, SolveContext
 from implicitsolve.operators import LinearOperator
-from implicitsolve.operators._wrappers import bordered
+from implicitsolve.operators._wrappers import border_operator
 from implicitsolve.stopping import check_fraction, check_limit
 
 ON_PATH = 1e-3  # distance from the path, over the step length, up to which a point is taken to be on it
-FAR = 0.5  # correction over step length beyond which the step was too long
+LONG_CORRECTION = 0.5  # correction over step length beyond which the step was too long
 CONTRACTION = 0.5  # of one correction to the next
-GROWTH = np.asarray([2.0, 2.0, 1.0, 0.7])  # of the step length after 0, 1, 2, 3 corrections
+GROWTH_AFTER = np.asarray([2.0, 2.0, 1.0, 0.7])  # of the step length after 0, 1, 2, 3 corrections
 ALIGNED = 0.8  # cosine between the path's directions at two points, below which the second one may be of another path
-SHORTEST = 1e-5  # step that ends the attempt: of 414 paths to solutions none took one below 7e-4
-FARTHEST = 10.0  # distance from x0, over ||F(x0)|| or ||x0||, beyond which a path is taken to go to infinity
+SHORTEST_ARC = 1e-5  # step that ends the attempt: of 414 paths to solutions none took one below 7e-4
+PATH_END = 10.0  # distance from x0, over ||F(x0)|| or ||x0||, beyond which a path is taken to go to infinity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +159,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         self.solution.krylov_iterations[state.rows] += iterations
         self.solution.iterations[state.rows] += 1
         state.status[is_last] = ITERATION_LIMIT
-        state.status[state.length < SHORTEST] = STAGNATED
+        state.status[state.length < SHORTEST_ARC] = STAGNATED
         self._mark_converged(moved)
         return {"step_length": state.length.copy(), "krylov_iterations": iterations}
 
@@ -176,7 +176,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         is_usable = np.isfinite(size) & (size > 0) & ~(cycle.nonfinite | cycle.broken)
         is_taken = is_on_path & is_usable & self._turn(cycle.dx, last, size, is_on_path & is_usable)
         state.offset = np.where(is_taken, distance, state.offset)
-        allowed = np.where(state.is_end, 1.0, FAR * state.length + state.offset)
+        allowed = np.where(state.is_end, 1.0, LONG_CORRECTION * state.length + state.offset)
         allowed = np.where(state.corrections > 0, CONTRACTION * state.last, allowed)
         is_corrected = ~is_on_path & is_usable & (size <= allowed)
         self._correct(cycle.dx, last, is_corrected)
@@ -184,7 +184,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         is_lost = ~(is_taken | is_corrected)
         state.length = np.where(is_lost, 0.5 * state.length, state.length)
         self._predict(is_taken | is_lost)
-        is_near = norm2(state.at - state.anchor) <= FARTHEST * np.maximum(state.unit, norm2(state.anchor))
+        is_near = norm2(state.at - state.anchor) <= PATH_END * np.maximum(state.unit, norm2(state.anchor))
         self.solution.charged[state.rows] = np.where(is_near, state.charged, self.budget.share)
         return cycle.columns
 
@@ -214,7 +214,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         state.slope, state.slope_tau = xp.where(mask, slope, state.slope), np.where(taken, slope_tau, state.slope_tau)
         state.at, state.at_F = xp.where(mask, state.x, state.at), xp.where(mask, state.F, state.at_F)
         state.at_tau = np.where(taken, state.tau, state.at_tau)
-        growth = GROWTH[np.minimum(state.corrections, len(GROWTH) - 1)]
+        growth = GROWTH_AFTER[np.minimum(state.corrections, len(GROWTH_AFTER) - 1)]
         state.length = np.where(taken, state.length * growth, state.length)
         return taken
 
@@ -242,7 +242,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
 
 def _border(J: LinearOperator, tau: Array, column: Array, row: Array, corner: Array) -> LinearOperator:
     """[[(1 - tau) I + tau J, column], [row, corner]] for each system, on arrays (B, N + 1)."""
-    return bordered(
+    return border_operator(
         lambda x: (1 - tau) * x + tau * J.matvec(x),
         column,
         row,

@@ -16,7 +16,7 @@ from implicitsolve.krylov import KrylovOutcome
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.krylov._recycling import RecyclingGMRES
 from implicitsolve.linearize._evaluator import Evaluator, NewSystems
-from implicitsolve.nonlinear._accuracy import NEAR, Lengths, next_length, plain_scales
+from implicitsolve.nonlinear._accuracy import NEAR_ROOT, Lengths, next_length, plain_scales
 from implicitsolve.nonlinear._convergence import LINE_SEARCH_FAILED, NONFINITE, RUNNING
 from implicitsolve.nonlinear._direction import LARGEST_ETA, FixedMethod, LinearSolver, SinglePrecision
 from implicitsolve.nonlinear._loop import IterationLoop
@@ -60,7 +60,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
 
     def _evaluate_entering(self, entering: NewSystems) -> None:
         if self.state.J is not None:  # linearized together, products with J take one call and not two
-            self.state.J = entering.evaluated(self.state.x, jacobian=True)[1]
+            self.state.J = entering.evaluate(self.state.x, jacobian=True)[1]
 
     def _extend(self, state: LoopState, J: LinearOperator | None) -> _NewtonState:
         method = self.method
@@ -86,7 +86,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         gain = state.progress.gain if self.stop.judges_x else state.progress.last_gain
         corrections = next_length(gain * state.norms, steps)
         self._note_first(moved)
-        is_near = corrections <= NEAR * np.maximum(before, sizes)
+        is_near = corrections <= NEAR_ROOT * np.maximum(before, sizes)
         if not is_near.any():
             return corrections, steps, before, sizes
         lengths = norm_max(moved / plain_scales(state.x, state.x - moved, state.reference))
@@ -114,7 +114,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         linear_residual = outcome.residual_norm / np.where(state.norms > 0, state.norms, 1.0)
         previous, direction = state.norms, outcome.x
         if evaluator.box is not None:
-            direction = evaluator.box.shortened(state.x, direction, kept_part(previous, state.start_norms))
+            direction = evaluator.box.shorten(state.x, direction, kept_part(previous, state.start_norms))
         descent = self._descent(J, direction, linear_residual) if self.method.line_search.needs_descent else None
         correction = state.linear.correction
         found = self.method.line_search.search(

@@ -147,7 +147,7 @@ class IterationLoop(BatchRecord[State]):
         tally = self.whole.tally
         try:
             if not tally.is_spent():
-                return tally.enforced(step, *arguments)
+                return tally.enforce(step, *arguments)
         except LimitReached:
             pass  # `tally.ended` is why
         self.state.status[:] = tally.ended
@@ -208,14 +208,14 @@ class IterationLoop(BatchRecord[State]):
     def _measured_by_stop(self, measured: Norms, x: Array, rows: Indices) -> HostArray:
         """Norms of F in the norm of the stopping rule."""
         truth = self.truth
-        return self.stop.measured(measured, self.whole.event_shape) if truth is None else truth(x, rows)
+        return self.stop.norm_of(measured, self.whole.event_shape) if truth is None else truth(x, rows)
 
     def _admit(self, scheduler: Scheduler, age: int) -> None:
         """Start waiting systems, after `age` steps of the loop."""
         if self.entering is not None:
             self._join(self.entering, age)
         scheduler.count(self.state.rows.size)
-        while (rows := scheduler.admitted(self.state.rows.size, idle=self.ADMITS)).size:
+        while (rows := scheduler.rows_to_admit(self.state.rows.size, idle=self.ADMITS)).size:
             if not self.state.rows.size:
                 self.state = self._start(rows)
                 self.state.limit += age

@@ -11,12 +11,12 @@ import scipy.sparse
 from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import array_namespace, device
 from implicitsolve._typing import Array
-from implicitsolve.direct._sparse_lu import DENSE
+from implicitsolve.direct._sparse_lu import DENSE_SHARE
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._state import JacobianAssembler, SolveContext
 from implicitsolve.operators._convert import is_cupy_sparse
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.structure._sparse import Sparse, compressed
+from implicitsolve.structure._sparse import Sparse, from_csc
 
 LARGEST_DENSE = 100  # unknowns up to which dense factors cost less than the products in their place
 
@@ -52,7 +52,7 @@ class OfferedJacobians(JacobianAssembler):
     def is_dense(self) -> bool:
         """Whether products are cheaper than factors of a sparse matrix with so many entries."""
         n = self.structure.unknowns
-        return n > LARGEST_DENSE and self.structure.nnz > DENSE * n * n
+        return n > LARGEST_DENSE and self.structure.nnz > DENSE_SHARE * n * n
 
     def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> SparseMatrix:
         J = evaluator.matrix(x)
@@ -65,7 +65,7 @@ class OfferedJacobians(JacobianAssembler):
                 f"`{self.name}` returned complex numbers for a real x0: pass a complex x0 to solve in complex"
             )
         data = self._entries(J).reshape(math.prod(evaluator.batch_shape), -1).astype(x.dtype)
-        return SparseMatrix(evaluator.selected(data), self.structure)
+        return SparseMatrix(evaluator.select(data), self.structure)
 
     def _entries(self, J: Any) -> Array:
         """Entries (..., nnz) at the places of `structure`, to which those are added that are new."""
@@ -77,7 +77,7 @@ class OfferedJacobians(JacobianAssembler):
             pattern, entries = J.structure, J.data
         else:
             J = _in_columns(J)
-            pattern, entries = compressed(to_host(J.indptr), to_host(J.indices)), J.data
+            pattern, entries = from_csc(to_host(J.indptr), to_host(J.indices)), J.data
             self._widen(pattern)
         if pattern.nnz == self.structure.nnz:
             return entries
@@ -122,4 +122,4 @@ def _pattern(J: Any) -> Sparse:
         n = J.shape[-1] if J.ndim else 0
         return Sparse((J != 0).reshape(-1, n, n).any(axis=0) if n else np.zeros((0, 0), dtype=bool))
     J = _in_columns(J)
-    return compressed(to_host(J.indptr), to_host(J.indices))
+    return from_csc(to_host(J.indptr), to_host(J.indices))

@@ -37,7 +37,7 @@ from implicitsolve.nonlinear._one_system import FACTORED, NO_STEP, REUSED, OneIn
 from implicitsolve.nonlinear._state import Solution, SolveContext
 from implicitsolve.structure import BlockBanded
 
-NEW_BEST, PATIENCE = 0.1, 40  # steps in which ||F|| must fall to a tenth: Watson's of nine variables takes 31
+DENSE_BEST, DENSE_PATIENCE = 0.1, 40  # steps in which ||F|| must fall to a tenth: Watson's of nine variables takes 31
 IDLE_STEPS = 10  # idle steps after which a system has stagnated
 GETRF = {"f": lapack.sgetrf, "d": lapack.dgetrf}
 GETRS = {"f": lapack.sgetrs, "d": lapack.dgetrs}
@@ -46,7 +46,7 @@ GETRS = {"f": lapack.sgetrs, "d": lapack.dgetrs}
 class OneDenseSystem(OneInvertedSystem):
     """Powell's hybrid method on one system without bounds; see `DenseNewton`."""
 
-    NEW_BEST, PATIENCE = NEW_BEST, PATIENCE
+    DENSE_BEST, DENSE_PATIENCE = DENSE_BEST, DENSE_PATIENCE
 
     def __init__(self, context: SolveContext, solution: Solution, *, is_retry: bool) -> None:
         super().__init__(context, solution, is_retry=is_retry)
@@ -286,7 +286,7 @@ class OneDenseSystem(OneInvertedSystem):
             for c in np.flatnonzero(~has_changed).tolist():
                 if self.budget.rest_of_one(self.budget.share) <= 0:
                     break
-                h = assembler.adjusted(
+                h = assembler.adjust_lengths(
                     self.evaluator, self.x[None], F, norms, assembler.colors[0], c, h, values[c : c + 1]
                 )[0]
         self.tally.add("linearizations")

@@ -19,7 +19,7 @@ from implicitsolve.globalize._rules import has_diverged, is_still
 from implicitsolve.kernels._lapack import IAMAX
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._accuracy import FALLEN, LIMITED, MODEL, NEAR, Lengths, Progress
+from implicitsolve.nonlinear._accuracy import LIMITED, MODEL, MOST_LEFT, NEAR_ROOT, Lengths, Progress
 from implicitsolve.nonlinear._broyden import DOT
 from implicitsolve.nonlinear._budget import Budget
 from implicitsolve.nonlinear._certificate import certify
@@ -102,7 +102,7 @@ class OneSystem(OneConvergence):
         if not self.is_retry:
             self._record()
         try:
-            self.tally.enforced(self._iterate)
+            self.tally.enforce(self._iterate)
         except LimitReached:
             self.status = int(self.tally.ended or RUNNING)
         if self.status in UNMOVED and not self.judges_F:
@@ -236,7 +236,7 @@ class OneSystem(OneConvergence):
         """Norm of F in the norm of the stopping rule, where `norm` is ||F||_2."""
         if self.stop.norm == "max" and math.isfinite(norm):  # BLAS compares no NaN
             return np.asarray([float(abs(F[IAMAX[F.dtype.char](F)]))])
-        return self.stop.measured(Norms(F[None]), self.evaluator.event_shape)
+        return self.stop.norm_of(Norms(F[None]), self.evaluator.event_shape)
 
     @staticmethod
     def _largest(v: HostArray) -> float:
@@ -273,13 +273,13 @@ class OneInvertedSystem(OneSystem):
     def _prediction(self, moved: HostArray, step: float, before: float, size: float) -> Lengths:
         self._note_first(moved)
         theta = self.norm / self.previous_norm if self.previous_norm > 0 else math.inf
-        if not theta * step <= NEAR * max(before, size):
+        if not theta * step <= NEAR_ROOT * max(before, size):
             return (math.inf if self.judges_x else theta * step), step, before, size
         correction, theta = self._correction(), self._contraction(theta)
         length, *others = self._lengths(correction, moved, step, before, size)
         if not math.isfinite(length):
             return math.inf, *others
-        least = 1.0 if theta > FALLEN else MODEL
+        least = 1.0 if theta > MOST_LEFT else MODEL
         return max(length, least * theta * others[0]), *others
 
     def _contraction(self, theta: float) -> float:

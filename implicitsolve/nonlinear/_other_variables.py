@@ -17,7 +17,7 @@ from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveConte
 from implicitsolve.problem import Problem
 from implicitsolve.status import Status
 
-SPREAD = 1e3  # of the sizes of the unknowns at x0 or at the best point, from which on they tell their units
+UNIT_SPREAD = 1e3  # of the sizes of the unknowns at x0 or at the best point, from which on they tell their units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ def _sizes(solution: Solution) -> HostArray:
 
 def _have_other_units(context: SolveContext, solution: Solution) -> HostArray:
     sizes, is_given = _sizes(solution), context.jacobians is not None and context.evaluator.problem.jac is not None
-    is_wide: HostArray = sizes.max(axis=1) > SPREAD * sizes.min(axis=1)
+    is_wide: HostArray = sizes.max(axis=1) > UNIT_SPREAD * sizes.min(axis=1)
     return is_wide & (not is_given)  # steps with factors of the caller's J are the same in all units
 
 

@@ -54,7 +54,7 @@ class PatternSearch(Search):
             return "Halve groups of unknowns to find the sparsity of J"
         return "Find the sparsity of J" + (" by halving, too" if self.bisection else "")
 
-    def searched(self, context: SolveContext, solution: Solution) -> SolveContext:
+    def search(self, context: SolveContext, solution: Solution) -> SolveContext:
         """The context with what assembles J, and in its memory what was found."""
         evaluator, memory, x = context.evaluator, context.memory, solution.x
         if self.needs_cudss and is_cupy_array(x):
@@ -71,7 +71,7 @@ class PatternSearch(Search):
             context = replace(context, first=evaluator.residual(x))
             if _holds(context, x):
                 return context
-        found = self.found(evaluator, x, context.previous.detection, context.first)
+        found = self.find_structure(evaluator, x, context.previous.detection, context.first)
         return context if found is None else self._with(context, found, x)
 
     def _take_own(self, context: SolveContext, x: Array) -> SolveContext | None:
@@ -100,13 +100,13 @@ class PatternSearch(Search):
         memory.detection = replace(memory.detection, colors=jacobians.colors)
         local: Sparse | None = None
         with suppress(LimitReached):
-            local = evaluator.tally.enforced(jacobians.begin, evaluator, x, context.first)
+            local = evaluator.tally.enforce(jacobians.begin, evaluator, x, context.first)
         if local is not None:
             memory.detection = replace(found, structure=None, values=None, how=Outcome.FULL, large=local)
             return context
         return replace(context, jacobians=jacobians)
 
-    def found(
+    def find_structure(
         self, evaluator: Evaluator, x: Array, previous: Detection | None = None, first: Array | None = None
     ) -> Detection | None:
         """The structure that is declared, known, or detected; None where none may be sought."""
@@ -136,7 +136,7 @@ class PatternSearch(Search):
         """Detect the pattern near x, where F is `first` if that is known, within the limits of the solve."""
         settings = {"shape": evaluator.event_shape, "budget": self._budget(evaluator), "bisection": self.bisection}
         known = {"inward": evaluator.inward, "first": first}
-        return evaluator.tally.enforced(detect, evaluator.residual, x, **settings, **known)
+        return evaluator.tally.enforce(detect, evaluator.residual, x, **settings, **known)
 
 
 def _holds(context: SolveContext, x: Array) -> bool:

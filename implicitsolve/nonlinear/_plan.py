@@ -46,7 +46,7 @@ class End:
     status: Status = Status.ITERATION_LIMIT
 
 
-def found(words: str, *outcomes: Outcome) -> Condition:
+def outcome(words: str, *outcomes: Outcome) -> Condition:
     """The condition that the search for a sparsity pattern has ended in one of these ways."""
     return after(words, lambda context: getattr(context.memory.detection, "how", None) in outcomes)
 
@@ -76,7 +76,7 @@ class Search:
 
     budget: int | None  # evaluations
 
-    def searched(self, context: SolveContext, solution: Solution) -> SolveContext:
+    def search(self, context: SolveContext, solution: Solution) -> SolveContext:
         """The context with what was found."""
         raise NotImplementedError
 
@@ -185,7 +185,7 @@ def run(stages: Sequence[Stage], context: SolveContext, solution: Solution, rows
         if not np.count_nonzero(is_for):
             continue
         if isinstance(stage.method, Search):
-            context = stage.method.searched(context, solution)
+            context = stage.method.search(context, solution)
             continue
         leave = context.leave if stage.until is None else stage.until.test(context)
         settings = replace(context, share=share if has_begun else shares[0], leave=leave)
@@ -224,14 +224,14 @@ def _retry(stage: Stage, context: SolveContext, first: Solution, rows: Indices) 
         rows = rows[~_is_exhausted(context, first, rows)]
     if rows.size and not tally.is_spent():
         with np.errstate(invalid="ignore"):
-            again = first.restarted(rows[~stage.continues.holds(context, first)[rows]])
+            again = first.restart(rows[~stage.continues.holds(context, first)[rows]])
         iteration = first.steps[-1].iteration if first.steps else 0
         reasons = first.status[rows].view(StatusArray)
         found = method.solve(replace(context, first=None), again, rows)  # type: ignore[union-attr]
         status = found.status[rows].view(StatusArray)
         retry = Retry(method=stage.name, iteration=iteration, systems=rows, reasons=reasons, status=status)
         found.retries.insert(len(first.retries), retry)  # before those within it
-        solution = first.improved(rows, found)
+        solution = first.take_over(rows, found)
     if tally.ended is not None:
         solution.status[rows] = np.where(solution.status[rows] == Status.CONVERGED, Status.CONVERGED, tally.ended)
     return solution

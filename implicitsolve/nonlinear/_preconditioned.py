@@ -17,7 +17,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._checks import checked_array
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.monitor import Monitor, mapped
+from implicitsolve.monitor import Monitor, map_monitor
 from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._state import CONVERGED, NonlinearMethod, Solution, SolveContext, SolveMemory
 from implicitsolve.operators import LinearOperator
@@ -167,7 +167,7 @@ class _Solve:
         )
         solution = start
         with suppress(LimitReached):  # which a method raises only where it starts
-            solution = self.whole.tally.enforced(self.method.outer.solve, context, start, self.rows)
+            solution = self.whole.tally.enforce(self.method.outer.solve, context, start, self.rows)
         self._end(solution)
         return solution
 
@@ -196,7 +196,7 @@ class _Solve:
     def _end(self, solution: Solution) -> None:
         """Put the systems at the best of their points; F there alone determines which have converged."""
         rows, ended = self.systems, self.whole.tally.ended
-        within = self.whole.moved(self.x)  # by rounding, or an outer method, it may lie beyond the bounds
+        within = self.whole.move(self.x)  # by rounding, or an outer method, it may lie beyond the bounds
         x, F, norm, status = gather(within, rows), gather(self.F, rows), self.norm[rows], solution.status[rows]
         holds = self.context.stop.holds(norm, solution.target[rows], x, None) | (norm == 0)
         failed = np.where(status == CONVERGED, int(Status.STAGNATED), status)
@@ -215,7 +215,7 @@ class _Solve:
             F = self.whole.unflatten(self.whole.residual(point)) if self.is_left else F
             return self.whole.unflatten(point), F
 
-        return mapped(monitor, change)
+        return map_monitor(monitor, change)
 
 
 def _displacement(method: Preconditioned, problem: Problem, tally: Tally) -> Problem:
@@ -235,7 +235,7 @@ def _displacement(method: Preconditioned, problem: Problem, tally: Tally) -> Pro
         whole, end = Evaluator(problem, x), x
         for move in moves:
             moved = checked_array(move(copy_array(end)), "inner", whole.xp, x.dtype, tuple(x.shape))
-            end = whole.unflatten(whole.moved(whole.flatten(moved)))
+            end = whole.unflatten(whole.move(whole.flatten(moved)))
         return x - end
 
     def take(indices: Indices) -> Problem:

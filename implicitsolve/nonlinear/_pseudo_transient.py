@@ -27,11 +27,11 @@ from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.stopping import check_choice, check_number, check_positive
 from implicitsolve.structure._sparse import Sparse
 
-STEPS = 500  # at most, where the caller set no limit
-SHORTER, TRIALS = 0.1, 20  # the least part of a time step that is tried next, and how often
-MOST_GROWTH = 10.0  # of the time step from one step to the next
-LINEAR = 0.5  # part of a step, or of ||F||, by which that may differ from its linear model; else delta is halved
-MOST_DENSE = 200  # unknowns for which a full J is assembled, column by column
+MOST_TIME_STEPS = 500  # at most, where the caller set no limit
+SHORTER, MOST_TRIALS = 0.1, 20  # the least part of a time step that is tried next, and how often
+TIME_STEP_GROWTH = 10.0  # of the time step from one step to the next
+LINEAR_PART = 0.5  # part of a step, or of ||F||, by which that may differ from its linear model; else delta is halved
+MOST_FULL_UNKNOWNS = 200  # unknowns for which a full J is assembled, column by column
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ class PseudoTransient(ChecksKeywords, NonlinearMethod):
         factor = getattr(newton, "factor", None)
         factor = SparseInverses(factor) if isinstance(factor, SparseLU | None) else factor
         clock = _Clock(self, evaluator, start.x, factor)
-        stop = replace(stop, max_iterations=STEPS) if stop.max_iterations is None else stop
+        stop = replace(stop, max_iterations=MOST_TIME_STEPS) if stop.max_iterations is None else stop
         context = replace(context, stop=stop, shift=clock.shift)
         if isinstance(newton, BlockNewton):
             return replace(newton, line_search=_TimeSteps(clock=clock), reuse="none").solve(context, start, rows)
@@ -122,7 +122,7 @@ class PseudoTransient(ChecksKeywords, NonlinearMethod):
         search = SparseNewton(structure=newton.structure, budget=newton.budget).search
         factored = FactoredNewton(line_search=_TimeSteps(clock=clock), reuse="none")
         stages = [Stage(method=search), Stage(method=factored, when=SPARSE), Stage(method=products, when=NOT_SPARSE)]
-        if evaluator.size == start.x.size <= MOST_DENSE:  # one system: stiff equations need accurate directions
+        if evaluator.size == start.x.size <= MOST_FULL_UNKNOWNS:  # one system: stiff equations need accurate directions
             full = Sparse(np.ones((evaluator.size, evaluator.size), dtype=bool))
             stages.insert(1, Stage(method=replace(search, structure=full), when=NOT_SPARSE))
         return run(stages, context, start, rows)
@@ -182,8 +182,8 @@ class _Clock:
         """The next time steps."""
         norms, old, step = norm2(F), self.norms[rows], x - gather(self.x, rows)
         rate = from_host(self.sign[rows] / self.delta[rows], F)[:, None]
-        is_linear = norm2(F - rate * self.mass * step) <= LINEAR * np.fmax(norms, old)  # F + J s
-        growth = np.fmin(np.where(is_linear, self.method.increment, LINEAR) * old / norms, MOST_GROWTH)
+        is_linear = norm2(F - rate * self.mass * step) <= LINEAR_PART * np.fmax(norms, old)  # F + J s
+        growth = np.fmin(np.where(is_linear, self.method.increment, LINEAR_PART) * old / norms, TIME_STEP_GROWTH)
         self.delta[rows] *= np.where(norms == old, 1.0, growth)
 
     def _matrix(self, rows: Indices, J: LinearOperator, F: Array) -> LinearOperator:
@@ -225,25 +225,25 @@ class _TimeSteps(FullStep):
     def search(self, start: SearchStart) -> SearchResult:
         found, clock, step, correction = start.full_step(), self.clock, start.step, start.correction
         part, rows = start.evaluator, np.arange(found.norms.size)
-        for _ in range(TRIALS):
+        for _ in range(MOST_TRIALS):
             theta = np.where(np.isfinite(found.norms[rows]), 0.0, np.inf)
             if clock is not None:
                 theta = clock.contraction(part.rows, gather(found.F, rows), step, correction)
-            found.accepted[rows] = theta <= LINEAR
-            rows, theta = rows[theta > LINEAR], theta[theta > LINEAR]
+            found.accepted[rows] = theta <= LINEAR_PART
+            rows, theta = rows[theta > LINEAR_PART], theta[theta > LINEAR_PART]
             if not rows.size:
                 break
-            part, x, ratio = start.evaluator.take(rows, start.x), gather(start.x, rows), LINEAR / 2 / theta
-            found.length[rows] *= np.clip(ratio, SHORTER, LINEAR)
+            part, x, ratio = start.evaluator.take(rows, start.x), gather(start.x, rows), LINEAR_PART / 2 / theta
+            found.length[rows] *= np.clip(ratio, SHORTER, LINEAR_PART)
             if clock is None:
                 step = gather(start.step, rows) * from_host(found.length[rows], x)[:, None]
             else:
-                clock.delta[part.rows] *= np.clip(ratio, SHORTER, LINEAR)
+                clock.delta[part.rows] *= np.clip(ratio, SHORTER, LINEAR_PART)
                 step, correction = clock.shorter(part.rows, gather(start.F, rows))
-            moved = part.moved(x, step)
+            moved = part.move(x, step)
             F = part.attempt(moved, x, jacobian=False)[0]
             scatter(found.x, rows, moved)
             scatter(found.F, rows, F)
             found.norms[rows], found.measured, found.jacobian = norm2(F), None, None
             found.finite[rows] |= np.isfinite(found.norms[rows])
-        return found.restored(start.x, start.F, start.norms)
+        return found.restore(start.x, start.F, start.norms)

@@ -13,14 +13,14 @@ import numpy as np
 
 from implicitsolve._arrays.host import keep_heap
 from implicitsolve._arrays.namespace import as_inexact
-from implicitsolve._parameters import Parts
+from implicitsolve._parameters import NamedArrays
 from implicitsolve._record import Tally
 from implicitsolve._typing import Array, CallersArray, HostArray
 from implicitsolve.errors import WrongDerivativesError, is_of_call
 from implicitsolve.linearize._evaluator import CoarseResidualError, Evaluator
 from implicitsolve.linearize._jacobian import Scales, assemble_jacobian
-from implicitsolve.linearize._systems import FEW
-from implicitsolve.monitor import Monitor, mapped
+from implicitsolve.linearize._systems import GATHERED
+from implicitsolve.monitor import Monitor, map_monitor
 from implicitsolve.nonlinear._approximate_jacobian import offer_inverse
 from implicitsolve.nonlinear._certificate import refute
 from implicitsolve.nonlinear._halved import Halved
@@ -58,7 +58,7 @@ def solve_root(
 ) -> NonlinearResult:
     """`root` with checked settings; without a scheduler all systems iterate at once."""
     if isinstance(x0, Mapping):
-        parts = Parts(x0)
+        parts = NamedArrays(x0)
         problem = _of_vector(problem, parts)
         result = solve_root(problem, parts.x0, solver, stop, monitor, scheduler, previous, tally)
         return replace(result, parts=parts.split(result.x))
@@ -84,7 +84,7 @@ def solve_root(
     return result if result.problem is problem else replace(result, problem=problem)
 
 
-def _of_vector(problem: Problem, parts: Parts) -> Problem:
+def _of_vector(problem: Problem, parts: NamedArrays) -> Problem:
     """The problem whose state is a dict, as one of the vector of its parts."""
     given: dict[str, CallersArray] = {"residual": parts.of_vector(problem.residual)}
     given |= {name: getattr(problem, name) or parts.sizes for name in ("names", "equations")}
@@ -128,7 +128,7 @@ def _solve(
     if solution is None:
         return _in_single(problem, x0, solver, stop, monitor, previous, tally)
     result = _result(solution, evaluator, memory, whole)
-    result = result if scales is None else scales.expanded(result)
+    result = result if scales is None else scales.expand(result)
     if trace is not None:
         trace.assembler = memory.assembler or trace.assembler
         if not np.all(result.success):
@@ -144,7 +144,7 @@ def _evaluator(
     tally: Tally,
     scales: Scales | None,
 ) -> Evaluator:
-    few = FEW if scheduler is None or scheduler.capacity is None else 1.0
+    few = GATHERED if scheduler is None or scheduler.capacity is None else 1.0
     evaluator = Evaluator(problem, x0, solver.rdiff, few=few)
     evaluator.tally = tally
     is_plain = scales is None and problem.linearize is None  # and so may be called in float32
@@ -213,7 +213,7 @@ def _has_failed_in_single(evaluator: Evaluator, solution: Solution) -> bool:
     if not failed.any() or not _is_of_single(solution.F[failed]):
         return False
     with np.errstate(all="ignore"):
-        F: HostArray = evaluator.residual(evaluator.moved(solution.x, ASIDE * solution.x))[failed]
+        F: HostArray = evaluator.residual(evaluator.move(solution.x, ASIDE * solution.x))[failed]
         return _is_of_single(F) and bool((F.astype(np.float16) != F).any())
 
 
@@ -239,7 +239,7 @@ def _in_single(
     if problem.derivatives is not None:  # those of float64
         problem = replace(problem, jvp=None, jvps=None, vjp=None, derivatives=None)
     known = None if previous is None else replace(previous, x=previous.x.astype(np.float32))
-    watch = mapped(monitor, in_double)
+    watch = map_monitor(monitor, in_double)
     result = solve_root(problem, x0.astype(np.float32), solver, stop, watch, previous=known, tally=tally)
     x, F = in_double(result.x, result.fun)
     return replace(result, x=x, fun=F)

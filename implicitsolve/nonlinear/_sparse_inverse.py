@@ -29,13 +29,13 @@ CYCLE = 40  # nanoseconds an entry of J, that an iteration of GMRES takes with m
 AMG_LIMIT = 2e3  # ... that factors may take
 ITERATION, UNKNOWN = 10e3, 1.5  # nanoseconds: of an iteration of BiCGSTAB, and more for each unknown,
 ENTRY, CELL = 1.6, 0.3  # ... each entry in compressed columns, and each place on a diagonal
-LEAST_FULL = 0.3  # part of their places that diagonals fill if products by diagonals are faster: 3 times where all are
+LEAST_FILLED = 0.3  # part of their places that diagonals fill if products by them are faster: 3 times where all are
 MOST_OPERATIONS = 3e10  # of complete factors that follow: half a minute, 524,288 unknowns in the plane
 SOLVES = 4  # that factors serve: an iterative solve may cost that part of what is left
-LEAST, MOST = 4, 100  # iterations that are worth a trial, and that one solve may take
-VECTORS = {"f": (blas.saxpy, blas.sdot, blas.sscal), "d": (blas.daxpy, blas.ddot, blas.dscal)}
-VECTORS |= {"F": (blas.caxpy, blas.cdotc, blas.cscal), "D": (blas.zaxpy, blas.zdotc, blas.zscal)}
-PATIENCE = 2  # part of the limit after which the residual must have fallen half as fast as the limit asks
+LEAST_ITERATIONS, MOST_ITERATIONS = 4, 100  # iterations that are worth a trial, and that one solve may take
+VECTOR_KERNELS = {"f": (blas.saxpy, blas.sdot, blas.sscal), "d": (blas.daxpy, blas.ddot, blas.dscal)}
+VECTOR_KERNELS |= {"F": (blas.caxpy, blas.cdotc, blas.cscal), "D": (blas.zaxpy, blas.zdotc, blas.zscal)}
+HEADWAY = 2  # part of the limit after which the residual must have fallen half as fast as the limit asks
 
 
 class SparseInverses:
@@ -66,20 +66,20 @@ class SparseInverses:
         if self.plan is None or self.plan.structure is not J.structure:
             self.plan, self.diagonals = self.lu.plan(J), diagonals(J.structure)
             self.preconditioners, self.M = alternatives(self.plan, J) if self.iterates else (), None
-        is_one = J.batch_shape == (1,) and J.dtype.char in VECTORS
+        is_one = J.batch_shape == (1,) and J.dtype.char in VECTOR_KERNELS
         if self.iterates and is_one and not self.plan.is_direct:
             self.expected = min(self.served, SOLVES) or self.expected
             self.spent, self.served = 0.0, 0
-            if self.limit() >= LEAST:
+            if self.limit() >= LEAST_ITERATIONS:
                 return _Iterative(J, self)
-        return self.factored(J)
+        return self.factorize(J)
 
     @property
     def fill(self) -> FillEstimate:
         """The estimated fill of the pattern."""
         return self.plan.fill  # type: ignore[union-attr]
 
-    def factored(self, J: SparseMatrix) -> Any:
+    def factorize(self, J: SparseMatrix) -> Any:
         """The inverse of J by its factors, or by GMRES with what is likely to cost less."""
         return _KrylovInverse(J, self) if self.preconditioners else self.lu.factor(J, self.plan)
 
@@ -92,13 +92,13 @@ class SparseInverses:
         if len(self.preconditioners) == 1 and self.fill.operations > MOST_OPERATIONS:
             return None
         self.preconditioners, self.M = self.preconditioners[1:], None
-        return self.factored(J)
+        return self.factorize(J)
 
     def limit(self) -> int:
         """Iterations that the estimate leaves for the next solve."""
         left = self.share * self.fill.operations - self.spent
         allowed = left / max(1, self.expected - self.served) + self.fill.entries
-        return int(min(MOST, allowed / self.cost)) if left > 0 else 0
+        return int(min(MOST_ITERATIONS, allowed / self.cost)) if left > 0 else 0
 
     @property
     def cost(self) -> float:
@@ -114,7 +114,7 @@ def diagonals(structure: Sparse) -> tuple[HostArray, HostArray] | None:
     used = np.zeros(2 * n, dtype=np.int64)
     used[of_entries] = 1
     offsets = np.flatnonzero(used)
-    if structure.nnz < LEAST_FULL * offsets.size * n:
+    if structure.nnz < LEAST_FILLED * offsets.size * n:
         return None
     used[offsets] = np.arange(offsets.size) * n
     places = (used[of_entries] + structure.columns).astype(index_dtype(offsets.size * n))
@@ -138,7 +138,7 @@ class _Iterative:
         with np.errstate(all="ignore"):
             self._scale: HostArray = 1.0 / self._scaled.diagonal()
         if not np.isfinite(self._scale).all():
-            self._factors = owner.factored(J)
+            self._factors = owner.factorize(J)
             return
         is_full = owner.diagonals is not None
         self._scaled.data *= self._scale if is_full else np.repeat(self._scale, np.diff(structure.indptr))
@@ -154,7 +154,7 @@ class _Iterative:
                 return y[None, :]
             owner.share *= 0.5
             self._scaled = None  # its memory first
-            self._factors = owner.factored(self._J)
+            self._factors = owner.factorize(self._J)
         owner.served += 1
         return self._factors.matvec(F)
 
@@ -179,9 +179,9 @@ def bicgstab(A: Any, b: HostArray, limit: int, eta: float) -> tuple[HostArray | 
     cost for some thousands of unknowns.
     """
     x, r, p = np.zeros_like(b), b.copy(), b.copy()
-    axpy, dot, scal = VECTORS[b.dtype.char]
+    axpy, dot, scal = VECTOR_KERNELS[b.dtype.char]
     rho = dot(b, r)
-    first, soon, k = abs(rho), max(LEAST, limit // PATIENCE), 0
+    first, soon, k = abs(rho), max(LEAST_ITERATIONS, limit // HEADWAY), 0
     with contextlib.suppress(ArithmeticError):
         for k in range(1, limit + 1):
             v = A @ p
@@ -241,13 +241,13 @@ class _KrylovInverse(LinearOperator):
         if self._instead is not None:
             return self._instead.matvec(b)
         if self._is_kept:
-            x, iterations, is_good = self._iterate(b, 2 * owner.usual + LEAST)
+            x, iterations, is_good = self._iterate(b, 2 * owner.usual + LEAST_ITERATIONS)
             if is_good:
                 return x
             self._is_kept, self._M = False, None
         if self._M is None:
             self._M = owner.M = owner.preconditioners[0].build(self._J)
-            owner.usual = MOST
+            owner.usual = MOST_ITERATIONS
         x, iterations, is_good = self._iterate(b, self._left)
         owner.usual = min(owner.usual, iterations)
         if not is_good:
@@ -257,7 +257,7 @@ class _KrylovInverse(LinearOperator):
     def _iterate(self, b: Array, limit: int) -> tuple[Array, int, bool]:
         """J^-1 b, iterations, and whether these were enough."""
         target = REDUCTION_ILU * np.linalg.norm(b, axis=1)
-        limit = max(1, min(limit, self._left, MOST))
+        limit = max(1, min(limit, self._left, MOST_ITERATIONS))
         found = GMRES(restart=60).solve(self._J, b, target=target, max_iterations=limit, M=self._M, confirm=False)
         iterations = int(np.max(found.iterations))
         self._left -= iterations

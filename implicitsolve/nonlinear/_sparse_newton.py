@@ -24,7 +24,7 @@ from implicitsolve.nonlinear._block_loop import BlockLoop
 from implicitsolve.nonlinear._block_newton import OneFactoredSystem
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._pattern_search import PatternSearch
-from implicitsolve.nonlinear._plan import ANY, CLOSE, LEFT, SPARSE, Condition, End, PlannedMethod, Stage, after, found
+from implicitsolve.nonlinear._plan import ANY, CLOSE, LEFT, SPARSE, Condition, End, PlannedMethod, Stage, after, outcome
 from implicitsolve.nonlinear._sparse_inverse import SparseInverses
 from implicitsolve.nonlinear._state import JacobianAssembler, NonlinearMethod, Solution, SolveContext, Standing
 from implicitsolve.precondition._lagged import Lagged
@@ -136,8 +136,8 @@ class SparseNewton(PlannedMethod):
             return products
         is_declared = self.structure is not None or problem.sparse_structure is not None
         first = replace(search, needs_cudss=is_declared or problem.structure == "detect")
-        factored = in_short_and_whole_steps(self.factored, when=SPARSE)
-        rented = Stage(method=NewtonKrylov(retry=False), when=DENSE, until=OUTWEIGHED)
+        factored = in_short_and_whole_steps(self.newton, when=SPARSE)
+        rented = Stage(method=NewtonKrylov(retry=False), when=IS_DENSE, until=OUTWEIGHED)
         if is_declared or problem.structure == "none" or not (is_on_host or problem.structure == "detect"):
             return [Stage(method=first), rented, *factored, *products]
         late = [
@@ -148,7 +148,7 @@ class SparseNewton(PlannedMethod):
             Stage(method=first),
             rented,
             *(late if self.bisection == "late" else ()),
-            Stage(method=LargeEntries(factor=self.factor), when=FULL, until=REJECTED),
+            Stage(method=LargeEntries(factor=self.factor), when=NEARLY_FULL, until=REJECTED),
             *factored,
             replace(products[0], continues=CLOSE),
             *products[1:],
@@ -160,14 +160,14 @@ class SparseNewton(PlannedMethod):
         return PatternSearch(structure=self.structure, budget=self.budget, bisection=self.bisection is True)
 
     @property
-    def factored(self) -> FactoredNewton:
+    def newton(self) -> FactoredNewton:
         """The steps with a sparse J."""
         return FactoredNewton(line_search=self.line_search, factor=self.factor)
 
 
-IRREGULAR = found("J is sparse without diagonals", Outcome.IRREGULAR)
+IRREGULAR = outcome("J is sparse without diagonals", Outcome.IRREGULAR)
 LEFT_IRREGULAR = Condition("the search costs less", lambda c, s: IRREGULAR.holds(c, s) & LEFT.holds(c, s))
-FULL = found("J is full with few large entries", Outcome.FULL)
+NEARLY_FULL = outcome("J is full with few large entries", Outcome.FULL)
 REJECTED = End("a rejected step", lambda context: lambda standing: standing.is_rejected, Status.LINE_SEARCH_FAILED)
 
 
@@ -229,7 +229,7 @@ def _products_outweigh(context: SolveContext) -> Callable[[Standing], bool]:
     return lambda standing: tally.jvps - begin > most
 
 
-DENSE = after("J is a full matrix", lambda context: getattr(context.jacobians, "is_dense", False))
+IS_DENSE = after("J is a full matrix", lambda context: getattr(context.jacobians, "is_dense", False))
 OUTWEIGHED = End("products cost more than factors", _products_outweigh)
 
 

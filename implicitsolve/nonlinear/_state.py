@@ -29,7 +29,7 @@ from implicitsolve.structure import Detection
 from implicitsolve.structure._sparse import Sparse
 
 CONVERGED = int(Status.CONVERGED)
-SHARED = "start", "steps", "retries", "first_F"  # fields that copies of a solution do not copy as arrays
+NOT_COPIED = "start", "steps", "retries", "first_F"  # fields that copies of a solution do not copy as arrays
 ROUNDING = 0.5  # F's change between neighbouring numbers, over F, from which on F is rounding error
 
 
@@ -98,16 +98,16 @@ class Solution:
 
     def copy(self) -> Solution:
         """A copy that shares no array with this one but the start."""
-        arrays = {name: copy_array(x) for name, x in vars(self).items() if name not in SHARED}
+        arrays = {name: copy_array(x) for name, x in vars(self).items() if name not in NOT_COPIED}
         return replace(self, **arrays, steps=list(self.steps), retries=list(self.retries))
 
-    def restarted(self, rows: Indices) -> Solution:
+    def restart(self, rows: Indices) -> Solution:
         """Some systems back at their start, the others where they ended."""
         other = self.copy()
         scatter(other.x, rows, gather(self.start, rows))
         return other
 
-    def improved(self, rows: Indices, other: Solution) -> Solution:
+    def take_over(self, rows: Indices, other: Solution) -> Solution:
         """Take over what a second attempt at some systems improved."""
         with np.errstate(invalid="ignore"):
             is_better = (other.norm[rows] < self.norm[rows]) | (other.status[rows] == Status.CONVERGED)
@@ -220,7 +220,7 @@ class Scheduler:
         if self.capacity is not None:
             self.used, self.idle = self.used + running, self.idle + self.capacity - running
 
-    def admitted(self, running: int, *, idle: float | None) -> Indices:
+    def rows_to_admit(self, running: int, *, idle: float | None) -> Indices:
         """Waiting systems to admit: once `idle` times as many slots were idle as were used, never if that is None."""
         if self.capacity is None or running == self.capacity:
             return self.waiting[:0]

@@ -147,7 +147,7 @@ class LinearOperator:
             raise ValueError("LinearOperator.take: this operator has no batch axes")
         if np.unique(indices).size != len(indices):
             raise ValueError("LinearOperator.take: this operator was built without `take`, so that no index may repeat")
-        return embedded(self, indices)
+        return embed(self, indices)
 
     def approximate_inverse(self) -> LinearOperator | None:
         """Return the operator's own cheap approximation of A^-1; None if it has none."""
@@ -163,7 +163,7 @@ class LinearOperator:
         if len(self.batch_shape) == 1 and len(self.in_shape) == 1 and len(self.out_shape) == 1:
             return self
 
-        def reshaped(apply: Matvec, to: Shape, back: Shape) -> Matvec:
+        def with_shapes(apply: Matvec, to: Shape, back: Shape) -> Matvec:
             flat_back = size, math.prod(back)
 
             def product(v: Array) -> Array:
@@ -174,8 +174,8 @@ class LinearOperator:
             return product
 
         return self._alike(
-            reshaped(self._matvec, self.in_shape, self.out_shape),
-            None if self._rmatvec is None else reshaped(self._rmatvec, self.out_shape, self.in_shape),
+            with_shapes(self._matvec, self.in_shape, self.out_shape),
+            None if self._rmatvec is None else with_shapes(self._rmatvec, self.out_shape, self.in_shape),
             in_shape=self.shape[1],
             out_shape=self.shape[0],
             batch_shape=(size,),
@@ -306,7 +306,7 @@ class LinearOperator:
         )
 
 
-def embedded(A: LinearOperator, indices: Indices) -> LinearOperator:
+def embed(A: LinearOperator, indices: Indices) -> LinearOperator:
     """Some systems of a batched operator without `take`: pad with zeros, multiply the whole batch, keep those rows."""
     size, indices = math.prod(A.batch_shape), np.asarray(indices)
 
@@ -326,7 +326,7 @@ def embedded(A: LinearOperator, indices: Indices) -> LinearOperator:
         batch_shape=(len(indices),),
         take=None if A._take is None else lambda part: A.take(indices[part]),
         inverse=then(A._inverse, lambda M: M.take(indices)),
-        cast=then(A._cast, lambda other: embedded(other, indices)),
+        cast=then(A._cast, lambda other: embed(other, indices)),
     )
 
 

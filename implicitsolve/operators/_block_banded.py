@@ -13,7 +13,7 @@ from implicitsolve._typing import Array, DType, Indices
 from implicitsolve.operators import _block_storage as storage
 from implicitsolve.operators._arguments import as_number, multiply_stacked
 from implicitsolve.operators._base import LinearOperator
-from implicitsolve.operators._block_storage import Products, transposed
+from implicitsolve.operators._block_storage import Products, transpose_blocks
 from implicitsolve.stopping import check_limit
 from implicitsolve.structure import BlockBanded
 
@@ -156,7 +156,7 @@ class BlockBandedMatrix(LinearOperator):
         return self._transpose(conjugate=False)
 
     def _transpose(self, *, conjugate: bool) -> BlockBandedMatrix:
-        blocks = transposed(self.blocks, self.lower, self.periodic, conjugate=conjugate)
+        blocks = transpose_blocks(self.blocks, self.lower, self.periodic, conjugate=conjugate)
         return BlockBandedMatrix(blocks, lower=self.upper, upper=self.lower, periodic=self.periodic)
 
     def __add__(self, other: Any) -> LinearOperator:

@@ -30,7 +30,7 @@ def spans(length: int, offset: int, periodic: bool) -> Iterator[tuple[slice, sli
         yield slice(0, -offset), slice(length + offset, length)
 
 
-def transposed(blocks: Array, lower: int, periodic: bool, *, conjugate: bool) -> Array:
+def transpose_blocks(blocks: Array, lower: int, periodic: bool, *, conjugate: bool) -> Array:
     """Blocks of the transpose or the adjoint: lower and upper block diagonals are exchanged."""
     xp = array_namespace(blocks)
     length, width = blocks.shape[-4:-2]
@@ -62,7 +62,7 @@ class Products:
         if self._use_sparse(x):
             if self._adjoint is None:
                 upper = self.blocks.shape[-3] - 1 - self.lower
-                adjoint = transposed(self.blocks, self.lower, self.periodic, conjugate=True)
+                adjoint = transpose_blocks(self.blocks, self.lower, self.periodic, conjugate=True)
                 self._adjoint = Products(adjoint, upper, self.periodic)
             return self._adjoint.times(x)
         return self._by_diagonals(x, adjoint=True)

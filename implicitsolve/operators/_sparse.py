@@ -98,7 +98,7 @@ class SparseMatrix(LinearOperator):
     def plus_diagonal(self, d: Array) -> SparseMatrix:
         """Return the matrices with d, ``(*batch, N)``, added to their diagonals; the pattern then includes these."""
         pattern, *places = self.structure.with_diagonal
-        own, diagonal = places if isinstance(d, np.ndarray) else device_pattern(self.structure, d).sent(places, d)
+        own, diagonal = places if isinstance(d, np.ndarray) else device_pattern(self.structure, d).places_on(places, d)
         shape = (*self.batch_shape, pattern.nnz)
         data = array_namespace(d).zeros(shape, dtype=self.data.dtype, device=device(d))
         data[..., own] = self.data
@@ -176,7 +176,7 @@ class DevicePattern:
         self._with_diagonal: list[Array] | None = None
         self.over_columns: Segments = Segments(np.arange(structure.nnz), np.diff(structure.indptr), like)
 
-    def sent(self, places: list[HostArray], like: Array) -> list[Array]:
+    def places_on(self, places: list[HostArray], like: Array) -> list[Array]:
         """The positions that `Sparse.with_diagonal` returns, on the device."""
         if self._with_diagonal is None:
             self._with_diagonal = [from_host(part, like) for part in places]

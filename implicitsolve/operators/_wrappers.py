@@ -18,7 +18,7 @@ from implicitsolve.operators._base import LinearOperator
 T = TypeVar("T")
 
 
-def guarded(
+def guard(
     A: LinearOperator, name: str, count: Callable[[str], None] | None = None, *, copies: bool = True
 ) -> LinearOperator:
     """Return the square operator `A` on arrays (B, N): each product is counted, and its result checked.
@@ -29,7 +29,7 @@ def guarded(
     """
     flat = A.flat()
 
-    def checked(product: Callable[[Array], Array], kind: str) -> Callable[[Array], Array]:
+    def check_products(product: Callable[[Array], Array], kind: str) -> Callable[[Array], Array]:
         def apply(v: Array) -> Array:
             if count is not None:
                 count(kind)
@@ -50,27 +50,24 @@ def guarded(
 
         return apply
 
-    def guard(A: LinearOperator) -> LinearOperator:
-        return guarded(A, name, count, copies=copies)
-
     return flat._alike(
-        checked(flat.matvec, "jvps"),
-        None if flat._rmatvec is None else checked(flat.rmatvec, "vjps"),
-        take=lambda indices: guard(A.take(indices) if A.batch_shape else A),
-        inverse=then(flat._inverse, lambda M: guarded(M, f"the inverse of {name}", copies=copies)),
-        cast=then(flat._cast, guard),
+        check_products(flat.matvec, "jvps"),
+        None if flat._rmatvec is None else check_products(flat.rmatvec, "vjps"),
+        take=lambda indices: guard(A.take(indices) if A.batch_shape else A, name, count, copies=copies),
+        inverse=then(flat._inverse, lambda M: guard(M, f"the inverse of {name}", copies=copies)),
+        cast=then(flat._cast, lambda A: guard(A, name, count, copies=copies)),
     )
 
 
 class Part(LinearOperator):
-    """Some systems of an operator on arrays (B, N), which are gathered for the first product."""
+    """Some systems of an operator on arrays (B, N), gathered for the first product."""
 
     def __init__(self, whole: LinearOperator, indices: Indices) -> None:
         self.whole: LinearOperator = whole
         self.indices: Indices = indices
         super().__init__(
-            lambda v: self.gathered.matvec(v),
-            None if whole._rmatvec is None else lambda w: self.gathered.rmatvec(w),
+            lambda v: self.own_systems.matvec(v),
+            None if whole._rmatvec is None else lambda w: self.own_systems.rmatvec(w),
             in_shape=whole.in_shape,
             batch_shape=(len(indices),),
             dtype=whole.dtype,
@@ -80,13 +77,13 @@ class Part(LinearOperator):
         )
 
     @cached_property
-    def gathered(self) -> LinearOperator:
+    def own_systems(self) -> LinearOperator:
         size = self.whole.batch_shape[0]
         is_whole = self.indices.size == size and (self.indices == np.arange(size)).all()
         return self.whole if is_whole else self.whole.take(self.indices)
 
 
-def stacked(operators: Sequence[LinearOperator]) -> LinearOperator:
+def stack_systems(operators: Sequence[LinearOperator]) -> LinearOperator:
     """Return the operator of the systems of all `operators`, one batch behind the other, on arrays (B, N)."""
     wholes = {id(operator.whole) if isinstance(operator, Part) else None for operator in operators}
     if len(wholes) == 1 and None not in wholes:
@@ -109,8 +106,8 @@ def stacked(operators: Sequence[LinearOperator]) -> LinearOperator:
         offer("_rmatvec", by_part("rmatvec")),
         batch_shape=(int(ends[-1]),),
         take=lambda indices: _take_from(parts, ends, np.asarray(indices)),
-        inverse=offer("_inverse", lambda: stacked([part._inverse() for part in parts])),  # type: ignore[misc]
-        cast=offer("_cast", lambda dtype: stacked([part.astype(dtype) for part in parts])),
+        inverse=offer("_inverse", lambda: stack_systems([part._inverse() for part in parts])),  # type: ignore[misc]
+        cast=offer("_cast", lambda dtype: stack_systems([part.astype(dtype) for part in parts])),
     )
 
 
@@ -120,10 +117,10 @@ def _take_from(parts: Sequence[LinearOperator], ends: Indices, indices: Indices)
     runs = np.split(indices, np.flatnonzero(np.diff(owners)) + 1)
     owned = zip(owners[np.cumsum([0, *(run.size for run in runs[:-1])])].tolist(), runs)
     found = [parts[owner].take(run - (ends[owner] - parts[owner].batch_shape[0])) for owner, run in owned]
-    return found[0] if len(found) == 1 else stacked(found)
+    return found[0] if len(found) == 1 else stack_systems(found)
 
 
-def bordered(
+def border_operator(
     product: Callable[[Array], Array],
     column: Array,
     row: Array,
@@ -186,5 +183,5 @@ def _join(first: Any, second: Any, systems: int) -> Any:
     if isinstance(first, np.ndarray):
         return np.concatenate([first, second])
     if isinstance(first, LinearOperator):
-        return stacked([first, second])
+        return stack_systems([first, second])
     return array_namespace(first).concat([first, second], axis=0) if is_array(first) else first.concat(second, systems)

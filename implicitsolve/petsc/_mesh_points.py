@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse
 
 from implicitsolve._typing import HostArray
-from implicitsolve.errors import required
+from implicitsolve.errors import require
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.petsc._system import check_scalar, petsc
 from implicitsolve.stopping import check_flag, check_limit
@@ -90,7 +90,7 @@ class MeshPoints:
         self.box: bool = box
         self._mpi: Any = None
         if self.size > 1:
-            self._mpi = required("mpi4py.MPI", "Mesh needs mpi4py on several ranks: pip install mpi4py")
+            self._mpi = require("mpi4py.MPI", "Mesh needs mpi4py on several ranks: pip install mpi4py")
         self.da: Any = library.DMDA().create(
             dim=len(shape),
             dof=fields,

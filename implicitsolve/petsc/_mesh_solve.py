@@ -16,14 +16,14 @@ from implicitsolve._typing import HostArray
 from implicitsolve.nonlinear._state import ROUNDING
 from implicitsolve.petsc._mesh_points import MeshPoints
 from implicitsolve.petsc._parts import PETScLU, PETScPreconditioner
-from implicitsolve.petsc._snes import MOST, Course, PETScSNES, ending, linear_ending, step_of
+from implicitsolve.petsc._snes import PETSC_LIMIT, Course, PETScSNES, ending, linear_ending, step_of
 from implicitsolve.petsc._system import empty_matrix, fill, from_rows, petsc, solve_with_options
 from implicitsolve.result import LinearResult, NonlinearResult
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
 
-STEPS = 100  # of Newton's method, where `stop` has no limit
-ROUNDS = 3  # Krylov solves, each followed by a product that measures the residual
+NEWTON_STEPS = 100  # of Newton's method, where `stop` has no limit
+MOST_SOLVES = 3  # Krylov solves, each followed by a product that measures the residual
 EPS = float(np.finfo(np.float64).eps)
 W_CYCLES = PETScPreconditioner(options={"pc_mg_cycle_type": "w"})
 
@@ -130,9 +130,9 @@ class MeshSolve:
         J = empty_matrix((x.getLocalSize(), x.getSize()), mesh.comm, mesh.fields)
         snes.setFunction(self._function, F)
         snes.setJacobian(self._jacobian, J)
-        most = STEPS if self.stop.max_iterations is None else self.stop.max_iterations
+        most = NEWTON_STEPS if self.stop.max_iterations is None else self.stop.max_iterations
         snes.setTolerances(max_it=most)
-        snes.setMaxFunctionEvaluations(MOST)
+        snes.setMaxFunctionEvaluations(PETSC_LIMIT)
         snes.setConvergenceTest(self._test)
         options = self.problem.linear_options() | dict(self.method.options)
         solve_with_options("Mesh", options, snes, partial(snes.solve, None, x), snes.getLinearSolveIterations)
@@ -244,12 +244,12 @@ def linear_solve(
     apply, solve = (J.multTranspose, ksp.solveTranspose) if adjoint else (J.mult, ksp.solve)
     residual, iterations, rounds, left = rhs.duplicate(), 0, 0, np.inf
     solve_with_options("Mesh", problem.linear_options(), ksp, partial(solve, rhs, y), ksp.getIterationNumber)
-    for rounds in range(1, ROUNDS + 1):
+    for rounds in range(1, MOST_SOLVES + 1):
         iterations += ksp.getIterationNumber()
         apply(y, residual)
         residual.aypx(-1.0, rhs)
         left = float(residual.norm())
-        if left <= target or linear_ending(ksp) is not Status.CONVERGED or rounds == ROUNDS:
+        if left <= target or linear_ending(ksp) is not Status.CONVERGED or rounds == MOST_SOLVES:
             break
         ksp.setInitialGuessNonzero(True)
         solve(rhs, y)

@@ -25,7 +25,7 @@ from implicitsolve.petsc._system import PETScSystem, checked_options, petsc, sol
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_flag
 
-MOST = 2**31 - 2  # evaluations: PETSc's own limit, beside that of `stop`
+PETSC_LIMIT = 2**31 - 2  # evaluations: PETSc's own limit, beside that of `stop`
 TAKEN = ("snes_atol", "snes_rtol", "snes_stol", "snes_max_it", "snes_max_funcs", "snes_convergence_test")
 FAILURES = {  # how a failed solve of PETSc ended, by the names of SNESConvergedReason and KSPConvergedReason
     "DIVERGED_FUNCTION_DOMAIN": Status.NONFINITE,
@@ -172,7 +172,7 @@ class _Solve:
         tally, solution = self.evaluator.tally, self.solution
         status = Status.ITERATION_LIMIT
         with suppress(LimitReached):
-            status = tally.enforced(self._solve)
+            status = tally.enforce(self._solve)
         status = tally.ended or self.ended or status
         if tally.ended is None:  # what PETSc returns may be no point at which it evaluated F
             self._measure(self.x, self.evaluator.residual(self.x))
@@ -197,7 +197,7 @@ class _Solve:
         system.attach(snes)
         limit = int(self.stop.remaining(IterationLoop.STEPS, self.solution.iterations)[0])
         snes.setTolerances(max_it=max(limit, 0))
-        snes.setMaxFunctionEvaluations(MOST)
+        snes.setMaxFunctionEvaluations(PETSC_LIMIT)
         snes.setConvergenceTest(self._test)
         if not system.is_assembled:
             snes.ksp.pc.setType("none")

@@ -11,7 +11,7 @@ import scipy.sparse
 
 from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._typing import Array, DType, HostArray
-from implicitsolve.errors import required
+from implicitsolve.errors import require
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
@@ -26,7 +26,7 @@ numbers = itertools.count()
 
 def petsc() -> Any:
     need = "pip install petsc petsc4py, or 'implicitsolve[petsc]' beside an installed PETSc"
-    return required("petsc4py.PETSc", f"implicitsolve.petsc needs petsc4py, which cannot be imported: {need}")
+    return require("petsc4py.PETSc", f"implicitsolve.petsc needs petsc4py, which cannot be imported: {need}")
 
 
 def check_scalar(owner: str, dtype: DType) -> None:

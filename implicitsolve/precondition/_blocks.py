@@ -41,7 +41,7 @@ class BlockJacobi(Preconditioner):
     def build(self, A: BlockBandedMatrix) -> LinearOperator:
         """Return D^-1 for each system of A."""
         parts.check_matrix(self, A)
-        return parts.repeated(A, jacobi_split(A))
+        return parts.repeat_sweeps(A, jacobi_split(A))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class Neumann(Preconditioner):
     def build(self, A: BlockBandedMatrix) -> LinearOperator:
         """Return the truncated series for each system of A."""
         parts.check_matrix(self, A)
-        return parts.repeated(A, jacobi_split(A) if self.scaled else Split(None), self.order + 1)
+        return parts.repeat_sweeps(A, jacobi_split(A) if self.scaled else Split(None), self.order + 1)
 
 
 def jacobi_split(A: BlockBandedMatrix) -> Split:
@@ -155,7 +155,7 @@ class BlockGaussSeidel(Preconditioner):
         D_inverse = parts.inverses(diagonals[0], lambda: parts.row_scales(diagonals, length))
         lower = None if self.order == "backward" else triangle(diagonals, D_inverse, length, below=True)
         upper = None if self.order == "forward" else triangle(diagonals, D_inverse, length, below=False)
-        return parts.repeated(A, Split(D_inverse, lower, upper), self.sweeps)
+        return parts.repeat_sweeps(A, Split(D_inverse, lower, upper), self.sweeps)
 
 
 def triangle(diagonals: Diagonals, D_inverse: Array, length: int, *, below: bool) -> Triangle:
@@ -223,7 +223,7 @@ class BlockILU(Preconditioner):
             exact = BlockLU().factor(BlockBandedMatrix(kept, lower=lower, upper=upper))
             if np.all(np.asarray(exact.singular_block) < 0):
                 return exact
-        return parts.repeated(A, _incomplete(diagonals, A.length))
+        return parts.repeat_sweeps(A, _incomplete(diagonals, A.length))
 
 
 def _has_no_gaps(diagonals: Diagonals, lower: int, upper: int) -> bool:

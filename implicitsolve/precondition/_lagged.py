@@ -22,8 +22,8 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import check_flag
 from implicitsolve.structure import BlockBanded, Grid, Sparse
 
-FEW = 0.1  # of the systems: where fewer get other inverses at a time, those of the others are not copied
-PATIENCE = 5  # products beyond the usual number that any solve may take
+FEW_SYSTEMS = 0.1  # of the systems: where fewer get other inverses at a time, those of the others are not copied
+MORE_PRODUCTS = 5  # products beyond the usual number that any solve may take
 UNLIMITED = 2**31 - 1  # iterations: the largest number of 32 bits
 
 
@@ -57,7 +57,7 @@ class BatchedInverse:
     def release(self, rows: Indices) -> None:
         """Drop the inverses of systems that are to get new ones; for a few systems the first part is not copied."""
         hidden = np.concatenate([rows, *(part for part, _ in self.parts[1:])])
-        if self.parts and hidden.size > FEW * self.parts[0][0].size:
+        if self.parts and hidden.size > FEW_SYSTEMS * self.parts[0][0].size:
             self.parts = _without(self.parts[:1], hidden) + _without(self.parts[1:], rows)
 
     def drop(self, rows: Indices) -> None:
@@ -217,7 +217,7 @@ class LaggedInverse:
     @property
     def limit(self) -> HostArray:
         """Products after which a solve with a stale preconditioner stops, since a rebuild costs no more."""
-        return np.where(self._is_stale, self.state.usual + max(self.assembler.cost, PATIENCE), UNLIMITED)
+        return np.where(self._is_stale, self.state.usual + max(self.assembler.cost, MORE_PRODUCTS), UNLIMITED)
 
     def expire(self, failed: HostArray) -> HostArray:
         """Mark stale preconditioners with which the solve failed for a rebuild; return the systems concerned."""

@@ -137,7 +137,7 @@ class Split:
         return Split(None if self.D_inverse is None else gather(self.D_inverse, indices), lower, upper)
 
 
-def repeated(A: BlockBandedMatrix, split: Split, sweeps: int = 1) -> LinearOperator:
+def repeat_sweeps(A: BlockBandedMatrix, split: Split, sweeps: int = 1) -> LinearOperator:
     """Return the operator of so many steps x <- x + M^-1 (b - A x) from x = 0, with `split` as M^-1."""
     return _repeat(split, A if sweeps > 1 else None, sweeps, A.in_shape, A.batch_shape, A.dtype)
 

@@ -15,7 +15,7 @@ import scipy.sparse.linalg
 from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._sparse_lu import is_factorable
-from implicitsolve.errors import required
+from implicitsolve.errors import require
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._parts import Preconditioner
@@ -149,7 +149,7 @@ class AMG(Preconditioner):
     def build(self, A: Any) -> LinearOperator:
         """Return a V-cycle for each system of A."""
         need = "AMG: needs pyamg, which is not installed: pip install 'implicitsolve[amg]', or use ILU"
-        pyamg = required("pyamg", need)
+        pyamg = require("pyamg", need)
         has_blocks = isinstance(A, BlockBandedMatrix)
         if self.coarsening == "classical" and np.issubdtype(A.dtype, np.complexfloating):
             raise TypeError(f'AMG.build: `A` must be real with `coarsening` "classical", got {A.dtype}')

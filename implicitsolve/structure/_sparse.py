@@ -250,7 +250,7 @@ class Sparse(Representation):
         return self
 
 
-def compressed(indptr: HostArray, indices: HostArray) -> Sparse:
+def from_csc(indptr: HostArray, indices: HostArray) -> Sparse:
     """The pattern with these compressed columns, whose rows are in order; nothing is checked."""
     structure = Sparse.__new__(Sparse)
     structure.unknowns = indptr.size - 1

@@ -22,7 +22,7 @@ from implicitsolve.result import NonlinearResult
 from implicitsolve.stopping import own_generator
 from implicitsolve.testing._checks import random_like
 from implicitsolve.testing._product_tests import (
-    ROUNDING,
+    ROUNDING_APART,
     SAFETY,
     UNSETTLED,
     UNSETTLED_HINT,
@@ -250,7 +250,7 @@ def parameter_tests(point: Point, build: Build | None) -> tuple[list[Check], lis
             elif problem.parameter_vjp is None:
                 skipped.append(f"parameter_jvp[{name!r}]: a copy of F does not follow the array; give `build`")
             if known is None or checks[-1].passed:
-                change, allowed = (product, np.zeros(product.shape[0])), SAFETY * ROUNDING * point.precision
+                change, allowed = (product, np.zeros(product.shape[0])), SAFETY * ROUNDING_APART * point.precision
         if gradients is None:
             continue
         if change is None:

@@ -22,13 +22,13 @@ from implicitsolve.stopping import own_generator
 from implicitsolve.structure._names import entry_name
 from implicitsolve.testing._checks import random_like
 
-LENGTHS = 10.0 ** np.arange(2, -3, -1)  # of differences, in units of eps^(1/3)
+DIFFERENCE_LENGTHS = 10.0 ** np.arange(2, -3, -1)  # of differences, in units of eps^(1/3)
 SAFETY = 10  # times the change from one length to the next: the mismatch that differences excuse
 UNSETTLED = 0.1  # change of the differences, relative to their size, above which they are meaningless
-ROUNDING = 1e3  # units of roundoff by which two ways to compute one thing may differ
-LONGER = 1e2, 1e4, 1e8  # times the size of x, where F hardly changes over that
+ROUNDING_APART = 1e3  # units of roundoff by which two ways to compute one thing may differ
+LONGER_LENGTHS = 1e2, 1e4, 1e8  # times the size of x, where F hardly changes over that
 UNSETTLED_HINT = "differences of the residual do not settle here: it is noisy, or not smooth; choose another `x`"
-FARTHEST = 8  # blocks beyond the declared ones in which missing couplings are looked for
+FARTHEST_BLOCKS = 8  # blocks beyond the declared ones in which missing couplings are looked for
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Point:
         """The derivative along one direction, over longer steps for systems whose F hardly changes along it."""
         v = self.directions[i]
         known, uncertain = self.difference(lambda h: self.residual(self.x + h * v))
-        for factor in LONGER:
+        for factor in LONGER_LENGTHS:
             poor = ~(uncertain <= UNSETTLED * norm2(known))
             if not poor.any():
                 break
@@ -116,7 +116,7 @@ class Point:
         best, least, last = self.xp.zeros_like(self.F), np.full(self.F.shape[0], np.inf), None
         rounding = self.precision * norm2(self.F)
         with np.errstate(all="ignore"):
-            for h in (LENGTHS * self.precision ** (1 / 3)).tolist():
+            for h in (DIFFERENCE_LENGTHS * self.precision ** (1 / 3)).tolist():
                 quotient = (F(h) - F(-h)) / (2 * h)
                 if last is not None:
                     change = np.maximum(norm2(quotient - last), rounding / h)
@@ -177,7 +177,7 @@ class Point:
         found: list[Check] = []
         for (D, uncertain), v in zip(self.differences, self.directions):
             w, Jv = self.random(), operator.matvec(v) if is_own else D
-            allowed = ROUNDING * SAFETY * self.precision
+            allowed = ROUNDING_APART * SAFETY * self.precision
             if not is_own:
                 allowed = max(self.tolerance, SAFETY * float(relative(uncertain, norm2(D)).max(initial=0.0)))
             if allowed < SAFETY * UNSETTLED:
@@ -219,7 +219,7 @@ class Point:
                 scale = np.asarray([scale.max(initial=0.0)])
             measured = norm2(a - b) / np.where(scale > 0, scale, 1.0)
         worst = float(np.where(np.isnan(measured), np.inf, measured).max(initial=0.0))
-        allowed = ROUNDING * self.precision
+        allowed = ROUNDING_APART * self.precision
         return Check(name, worst <= allowed, worst, allowed, "" if worst <= allowed else hint)
 
 
@@ -314,7 +314,7 @@ def _missing(point: Point, J: LinearOperator) -> str:
     system, entry = (int(i) for i in np.unravel_index(np.argmax(np.nan_to_num(mismatch)), mismatch.shape))
     row = entry // k
     sizes = np.abs(to_host(gather(point.directions[0], np.asarray([system])))).reshape(length, k)
-    farthest = range(-structure.lower - FARTHEST, structure.upper + FARTHEST + 1)
+    farthest = range(-structure.lower - FARTHEST_BLOCKS, structure.upper + FARTHEST_BLOCKS + 1)
     for distance in sorted(farthest, key=abs):
         other, place = row + distance, structure.lower + distance
         if structure.periodic:
@@ -323,7 +323,7 @@ def _missing(point: Point, J: LinearOperator) -> str:
             continue
         v = np.zeros((length, k))
         v[other] = sizes[other]
-        h = from_host(v.reshape(1, -1) * point.precision ** (1 / 3) * LENGTHS[0], point.x)
+        h = from_host(v.reshape(1, -1) * point.precision ** (1 / 3) * DIFFERENCE_LENGTHS[0], point.x)
         change = to_host(point.residual(point.x + h) - point.F)[system].reshape(length, k)[row]
         if np.abs(change).max() > 0:
             side = "upper" if distance > 0 else "lower"

@@ -25,7 +25,7 @@ from implicitsolve.torch._calls import Call, Root, leading
 from implicitsolve.torch._options import SolveOptions, Start
 from implicitsolve.torch._share import (
     HALF,
-    REAL,
+    REAL_DTYPES,
     Linearization,
     check_like,
     check_source,
@@ -205,7 +205,7 @@ class ImplicitLayer(nn.Module):
         self.input_size = inputs
         self.state_size = states
         dtype = torch.get_default_dtype() if dtype is None else dtype
-        if not any(dtype is kind for kind in REAL + HALF):
+        if not any(dtype is kind for kind in REAL_DTYPES + HALF):
             raise TypeError(f"{self.caller}: `dtype` must be one of torch's real floating dtypes, got {dtype}")
         for name, shape in shapes.items():
             self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
@@ -286,7 +286,7 @@ class ImplicitLayer(nn.Module):
     def _check(self, given: Mapping[str, Any], like: Tensor) -> None:
         """Check what the adapter would report in its own terms."""
         for name, value in given.items():
-            check_like(self.caller, name, check_tensor(self.caller, name, value, REAL), like, "the parameters")
+            check_like(self.caller, name, check_tensor(self.caller, name, value, REAL_DTYPES), like, "the parameters")
         shape = tuple(given["inputs"].shape)
         if shape[-1:] != (self.input_size,):
             expected = f"{self.input_size} numbers on its last axis"

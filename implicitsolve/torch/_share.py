@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from implicitsolve.errors import required
+from implicitsolve.errors import require
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-REAL = (torch.float32, torch.float64)
-INEXACT = (*REAL, torch.complex64, torch.complex128)
+REAL_DTYPES = (torch.float32, torch.float64)
+INEXACT = (*REAL_DTYPES, torch.complex64, torch.complex128)
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -129,7 +129,7 @@ class _Stream:
 
 def _cupy() -> Any:
     need = "pip install 'implicitsolve[cuda13]' (or [cuda12]), or move the tensors to the CPU"
-    return required("cupy", f"implicitsolve.torch: CUDA tensors go through CuPy, which is not installed: {need}")
+    return require("cupy", f"implicitsolve.torch: CUDA tensors go through CuPy, which is not installed: {need}")
 
 
 @contextmanager

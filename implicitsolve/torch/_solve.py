@@ -18,7 +18,7 @@ from implicitsolve.torch._calls import ResidualCall, Root
 from implicitsolve.torch._options import SolveOptions
 from implicitsolve.torch._share import check_source, check_tensor, widen, without_compilation
 
-PRODUCTS = ("exact", "differences")
+PRODUCT_KINDS = ("exact", "differences")
 
 
 @without_compilation
@@ -110,7 +110,7 @@ def solve(
     """
     if not callable(residual):
         raise TypeError(f"solve: `residual` must be callable, got {type(residual).__name__}")
-    check_choice("solve", "products", products, PRODUCTS)
+    check_choice("solve", "products", products, PRODUCT_KINDS)
     check_flag("solve", "return_result", return_result)
     options = SolveOptions(
         method="auto" if method is None else method,

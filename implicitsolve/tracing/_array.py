@@ -21,7 +21,7 @@ import scipy.sparse
 from implicitsolve._typing import CallersArray, HostArray
 from implicitsolve.tracing._entries import ASK_WHERE, WRITES, Selected, is_basic, is_mask, replace_entries, spread_over
 from implicitsolve.tracing._functions import (
-    UPDATES,
+    UPDATE_NAMES,
     UntraceableError,
     Value,
     apply_function,
@@ -34,8 +34,8 @@ from implicitsolve.tracing._functions import (
     times_sparse,
 )
 
-METHODS = """all any argmax argmin argsort choose clip compress conj conjugate cumprod cumsum diagonal dot max mean min
-nonzero prod put ravel repeat round searchsorted squeeze std sum swapaxes take trace var"""
+ARRAY_METHODS = """all any argmax argmin argsort choose clip compress conj conjugate cumprod cumsum diagonal dot max
+mean min nonzero prod put ravel repeat round searchsorted squeeze std sum swapaxes take trace var"""
 PROPERTIES = "device dtype flags itemsize nbytes ndim shape size strides"
 VIEWS = """array_split atleast_1d atleast_2d atleast_3d broadcast_to diag diagonal dsplit expand_dims flip fliplr flipud
 hsplit imag matrix_transpose moveaxis permute_dims ravel real reshape rollaxis rot90 split squeeze swapaxes transpose
@@ -193,7 +193,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         return self.namespace
 
     def __getattr__(self, name: str) -> CallersArray:
-        if name in METHODS.split():
+        if name in ARRAY_METHODS.split():
             return partial(getattr(np, name), self)
         if name in PROPERTIES.split():
             return getattr(self.layout, name)
@@ -299,9 +299,9 @@ def _store(out: CallersArray, result: Value, where: Value) -> CallersArray:
 
 
 def _update_at(ufunc: np.ufunc, array: CallersArray, key: CallersArray, *value: Value) -> None:
-    if not isinstance(array, Traced) or ufunc.__name__ not in UPDATES:
+    if not isinstance(array, Traced) or ufunc.__name__ not in UPDATE_NAMES:
         raise UntraceableError(f"np.{ufunc.__name__}.at on a plain array, or of a kind that is not known")
-    array.store(getattr(jnp.asarray(array.value).at[key], UPDATES[ufunc.__name__])(*map(as_value, value)))
+    array.store(getattr(jnp.asarray(array.value).at[key], UPDATE_NAMES[ufunc.__name__])(*map(as_value, value)))
 
 
 def fill(function: CallersArray, *args: CallersArray, **keywords: CallersArray) -> Traced:

@@ -235,13 +235,13 @@ def _product(params: Params, a: HostArray, b: HostArray) -> HostArray:
 
 
 CALLS = "jit pjit closed_call core_call checkpoint remat remat2 custom_jvp_call custom_vjp_call"
-INNER = "jaxpr", "call_jaxpr", "fun_jaxpr"  # programs within an equation
+INNER_PROGRAMS = "jaxpr", "call_jaxpr", "fun_jaxpr"  # programs within an equation
 
 
 def inner_program(equation: CallersArray) -> CallersArray:
     if equation.primitive.name not in CALLS.split():
         return None
-    inner = next(part for key in INNER if (part := equation.params.get(key)) is not None)
+    inner = next(part for key in INNER_PROGRAMS if (part := equation.params.get(key)) is not None)
     return inner if hasattr(inner, "consts") else jex.ClosedJaxpr(inner, ())
 
 
@@ -267,7 +267,7 @@ class FlatProgram:
             self.inputs: list[int] = [self._place() for _ in closed.jaxpr.invars]
             self.outputs: list[int] = self._enter(closed, self.inputs, operations)
         self.function: CallersArray = jex.jaxpr_as_fun(closed)
-        self.operations: list[Operation] = [*_needed(operations, self.outputs)][::-1]
+        self.operations: list[Operation] = [*_needed_operations(operations, self.outputs)][::-1]
 
     def _place(self, constant: CallersArray = None, kind: CallersArray = None) -> int:
         self.constants.append(constant if kind is None else np.asarray(constant, kind.dtype))
@@ -316,7 +316,7 @@ class FlatProgram:
         return [np.array(values[i]) for i in self.outputs]
 
 
-def _needed(operations: list[Operation], outputs: list[int]) -> Iterator[Operation]:
+def _needed_operations(operations: list[Operation], outputs: list[int]) -> Iterator[Operation]:
     """The operations that others or the outputs need, from the last one on."""
     needed = set(outputs)
     for operation in reversed(operations):

@@ -25,11 +25,11 @@ REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "mi
 REDUCTIONS |= {"logical_and": "all", "logical_or": "any"}
 ACCUMULATIONS: dict[str, Callable[..., Value]] = {"add": jnp.cumsum, "multiply": jnp.cumprod}
 ACCUMULATIONS |= {"maximum": lax.cummax, "minimum": lax.cummin}
-UPDATES = {"add": "add", "subtract": "subtract", "multiply": "multiply", "divide": "divide", "maximum": "max"}
-UPDATES |= {"minimum": "min", "power": "power"}
+UPDATE_NAMES = {"add": "add", "subtract": "subtract", "multiply": "multiply", "divide": "divide", "maximum": "max"}
+UPDATE_NAMES |= {"minimum": "min", "power": "power"}
 SPECIAL = {"psi": "digamma"}  # ufuncs of scipy.special that JAX calls otherwise
 JOINS = frozenset(["block", "column_stack", "concat", "concatenate", "dstack", "hstack", "stack", "vstack"])
-MOST_OPERATIONS = 2000  # of a function: they take some seconds
+LARGEST_FUNCTION = 2000  # of a function: they take some seconds
 LONGEST_KERNEL = 64  # of a convolution that is a sum of shifted arrays
 HIGHEST_POWER = 16  # that is a product, as NumPy's small ones are
 
@@ -50,7 +50,7 @@ _budget = _Budget()
 def budget() -> Generator[None]:
     """A trace, of a limited number of operations: loops over points become too long a program."""
     before = vars(_budget).copy()
-    _budget.left, _budget.known = MOST_OPERATIONS, {}
+    _budget.left, _budget.known = LARGEST_FUNCTION, {}
     try:
         yield
     finally:

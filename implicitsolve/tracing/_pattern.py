@@ -15,20 +15,20 @@ import numpy as np
 import scipy.sparse
 
 from implicitsolve._typing import CallersArray, HostArray
-from implicitsolve.structure._sparse import Sparse, compressed
+from implicitsolve.structure._sparse import Sparse, from_csc
 from implicitsolve.tracing._flat import UFUNCS, UPDATES, FlatProgram, Operation, arrange, scatter_places
 from implicitsolve.tracing._functions import UntraceableError
 
 Rows: TypeAlias = CallersArray
 """A scipy.sparse.csr_array of True (entries of an array, unknowns); None where nothing depends on the unknowns."""
-MOST_SMALL, MOST_ENTRIES = 2_000_000, 64  # entries, and more for each unknown, from which on J is dense
+MOST_SMALL, ENTRIES_EACH = 2_000_000, 64  # entries, and more for each unknown, from which on J is dense
 FLAT = frozenset(["sign", "floor", "ceil", "round", "stop_gradient"])  # whose derivative is zero
-ENTRYWISE = """bessel_i0e bessel_i1e clamp complex convert_element_type digamma div erf_inv igamma igammac integer_pow
-lgamma reduce_precision regularized_incomplete_beta rsqrt select_n zeta"""
+ENTRYWISE_NAMES = """bessel_i0e bessel_i1e clamp complex convert_element_type digamma div erf_inv igamma igammac
+integer_pow lgamma reduce_precision regularized_incomplete_beta rsqrt select_n zeta"""
 MOVES = """broadcast_in_dim concatenate dynamic_slice dynamic_update_slice gather pad reshape rev scatter
 slice split squeeze stack transpose"""
-FULL = 0.3  # part of its places that a J has entries in, from which on it is dense
-RULES: dict[str, Callable[[Step], Rows | list[Rows]]] = {}
+FULL_SHARE = 0.3  # part of its places that a J has entries in, from which on it is dense
+PATTERN_RULES: dict[str, Callable[[Step], Rows | list[Rows]]] = {}
 """The pattern of all outputs, or those of each, by the name of the primitive."""
 
 
@@ -42,7 +42,7 @@ def walk(program: FlatProgram, unknowns: int) -> Rows:
     for operation in program.operations:
         step = Step(operation, [rows.get(i) for i in operation.arguments], program.constants, unknowns)
         for i, var, found in zip(operation.results, operation.equation.outvars, step.patterns()):
-            if found is not None and found.nnz > MOST_SMALL + MOST_ENTRIES * unknowns:
+            if found is not None and found.nnz > MOST_SMALL + ENTRIES_EACH * unknowns:
                 raise UnknownPatternError("J is dense")
             rows[i] = found if np.issubdtype(var.aval.dtype, np.inexact) else None
         for i in operation.ended:
@@ -68,9 +68,9 @@ class Step:
         is_smooth = any(np.issubdtype(var.aval.dtype, np.inexact) for var in self.outputs)
         if self.name in FLAT or not is_smooth or all(rows is None for rows in self.given):
             return [None] * len(self.outputs)
-        if self.name not in RULES:
+        if self.name not in PATTERN_RULES:
             raise UnknownPatternError(f"the pattern of `{self.name}` is not known")
-        found = RULES[self.name](self)
+        found = PATTERN_RULES[self.name](self)
         return found if isinstance(found, list) else [found] * len(self.outputs)
 
     def value(self, i: int) -> HostArray:
@@ -110,13 +110,13 @@ def union(*parts: Rows) -> Rows:
 
 def rule(names: str) -> Callable[[Callable[[Step], Rows]], Callable[[Step], Rows]]:
     def enter(function: Callable[[Step], Rows]) -> Callable[[Step], Rows]:
-        RULES.update(dict.fromkeys(names.split(), function))
+        PATTERN_RULES.update(dict.fromkeys(names.split(), function))
         return function
 
     return enter
 
 
-@rule(" ".join([ENTRYWISE, *UFUNCS]))
+@rule(" ".join([ENTRYWISE_NAMES, *UFUNCS]))
 def entrywise(step: Step) -> Rows:
     """Arrays are broadcast against each other; a choice by constants takes one case at each entry."""
     is_choice = step.name == "select_n" and step.constants[0] is not None
@@ -179,7 +179,7 @@ def product(step: Step) -> Rows:
     values = [np.ones(shape) if value is None else value for shape, value in zip(step.shapes, step.constants)]
     left, right = (arrange(step.numbers(k), contracted[k], batch[k])[0] for k in (0, 1))
     there, here = (arrange(values[k] != 0, contracted[k], batch[k])[0] for k in (0, 1))
-    if math.prod(left.shape) * right.shape[1] > MOST_SMALL + MOST_ENTRIES * step.unknowns:
+    if math.prod(left.shape) * right.shape[1] > MOST_SMALL + ENTRIES_EACH * step.unknowns:
         raise UnknownPatternError("J is dense")
     b, i, j, c = np.nonzero(there[:, :, None, :] & here[:, None, :, :])
     places = (b * left.shape[1] + i) * right.shape[1] + j
@@ -198,4 +198,4 @@ def structure_of(program: FlatProgram, unknowns: int, size: int) -> Sparse | Non
         if (rows // size != columns // size).any():
             raise UntraceableError("the systems of the batch depend on one another")
         whole = Sparse((rows % size, columns % size), unknowns=size)
-    return None if whole.nnz > FULL * size**2 else compressed(whole.indptr, whole.indices)
+    return None if whole.nnz > FULL_SHARE * size**2 else from_csc(whole.indptr, whole.indices)

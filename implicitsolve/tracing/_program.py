@@ -23,9 +23,9 @@ from implicitsolve.tracing._rebuilt import LIBRARIES, traceable
 
 NEARBY = 0.1, 1e-3  # distances of the points at which a trace is compared, over the size of x
 SIMILAR = 5e4  # units of rounding by which F and its trace may differ, of its own size,
-PART = 16.0  # ... of the largest F,
-DIGITS, ROUNDING = 16.0, 50.0  # ... and so many times the change of the trace as x changes by so many such units
-MISMATCH = 1e-3  # part by which a product may differ from a difference of F
+SHARE = 16.0  # ... of the largest F,
+DIGITS, TRACE_ROUNDING = 16.0, 50.0  # ... and so many times the change of the trace as x changes by so many such units
+PRODUCT_MISMATCH = 1e-3  # part by which a product may differ from a difference of F
 
 Jvp = Callable[[HostArray, HostArray], tuple[HostArray, HostArray]]
 
@@ -254,7 +254,7 @@ class Comparison:
             return False
         with np.errstate(all="ignore"):
             error = np.where(np.isfinite(F), np.abs(F - own), 0)
-            allowed = SIMILAR * unit * np.abs(F) + PART * unit * np.max(np.abs(F), initial=0, where=np.isfinite(F))
+            allowed = SIMILAR * unit * np.abs(F) + SHARE * unit * np.max(np.abs(F), initial=0, where=np.isfinite(F))
             wrong = error > allowed
             random = np.random.default_rng(0)
             for _ in range(6):
@@ -262,7 +262,7 @@ class Comparison:
                     return True
                 moved = (x * (1 + DIGITS * unit * random.uniform(-1, 1, x.shape))).astype(x.dtype)
                 change = np.abs(self.jvp(moved, zero)[0] - own)
-                wrong &= ~(error <= allowed + ROUNDING * change)
+                wrong &= ~(error <= allowed + TRACE_ROUNDING * change)
         return not wrong.any()
 
     def _is_product(self, difference: HostArray, x: HostArray, v: HostArray, size: HostArray) -> bool:
@@ -270,6 +270,6 @@ class Comparison:
         product = self.jvp(x, v.astype(x.dtype))[1]
         with np.errstate(all="ignore"):
             rounding = 10 * np.finfo(x.dtype).eps * np.max(size, initial=0, where=np.isfinite(size))
-            excess = np.abs(difference - product) - MISMATCH * np.maximum(np.abs(difference), np.abs(product))
+            excess = np.abs(difference - product) - PRODUCT_MISMATCH * np.maximum(np.abs(difference), np.abs(product))
         known = excess[np.isfinite(excess)]
         return not known.size or bool(np.median(known) <= rounding)

@@ -19,7 +19,7 @@ from array_api_compat import numpy as array_api
 
 from implicitsolve._typing import CallersArray
 from implicitsolve.tracing._array import Traced, fill, unwrap
-from implicitsolve.tracing._functions import MOST_OPERATIONS, as_value, cast, has_tracer
+from implicitsolve.tracing._functions import LARGEST_FUNCTION, as_value, cast, has_tracer
 
 Function = Callable[..., CallersArray]
 Made = dict[int, CallersArray]
@@ -175,9 +175,9 @@ def _meaning(value: CallersArray, made: Made) -> CallersArray:
     """What a name stands for: buffers of floating-point numbers may be filled with traced values too."""
     if type(value) is np.ndarray and value.dtype.kind in "fc" and value.flags.writeable:
         return Traced(value, np.empty_like(value))
-    if type(value) in (list, tuple) and len(value) <= MOST_OPERATIONS:
+    if type(value) in (list, tuple) and len(value) <= LARGEST_FUNCTION:
         return type(value)([_meaning(part, made) for part in value])
-    if type(value) is dict and len(value) <= MOST_OPERATIONS:
+    if type(value) is dict and len(value) <= LARGEST_FUNCTION:
         return {name: _meaning(part, made) for name, part in value.items()}
     is_copied = callable(value) or isinstance(value, types.ModuleType) or _is_object(value)
     return value if isinstance(value, type) or value is builtins or not is_copied else traceable(value, made)

@@ -20,7 +20,7 @@ from implicitsolve.tracing._functions import UntraceableError
 from implicitsolve.tracing._pattern import structure_of
 from implicitsolve.tracing._program import Comparison, Program, disagreement, explanation, key_of, numeric
 
-MOST = 8  # traces that are kept for later solves of the same function
+MOST_TRACES = 8  # traces that are kept for later solves of the same function
 
 
 class TracedResidual(Representation):
@@ -233,7 +233,7 @@ def trace_of(problem: Problem, x: CallersArray) -> TracedResidual:
         found = found or _new(problem, x, parameters)
         if key is not None and found.is_traced:
             _traces[key] = found
-            while len(_traces) > MOST:
+            while len(_traces) > MOST_TRACES:
                 del _traces[next(iter(_traces))]
     return found
 

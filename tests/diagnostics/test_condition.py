@@ -47,14 +47,14 @@ def test_a_structure_is_factored(structure, diagonal):
 
 
 def test_products_alone(monkeypatch, rng):
-    monkeypatch.setattr(_system, "DENSE", 10)
+    monkeypatch.setattr(_system, "MOST_WRITTEN", 10)
     A = np.eye(40) + 0.05 * rng.standard_normal((40, 40))
     found = ims.diagnostics.condition(linear(A), np.ones(40))
     assert np.linalg.cond(A, 1) / 3 <= found.number <= np.linalg.cond(A, 1) * (1 + 1e-4)
 
 
 def test_a_singular_matrix_without_a_matrix(monkeypatch):
-    monkeypatch.setattr(_system, "DENSE", 2)
+    monkeypatch.setattr(_system, "MOST_WRITTEN", 2)
     assert not ims.diagnostics.condition(linear(np.diag([1.0, 2.0, 0.0, 3.0])), np.ones(4)).number < 1e15
 
 

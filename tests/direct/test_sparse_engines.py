@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 import implicitsolve as ims
-from implicitsolve.direct._sparse_engines import LIBRARIES
+from implicitsolve.direct._sparse_engines import ENGINE_LIBRARIES
 from implicitsolve.operators._sparse import SparseMatrix
 
 STRUCTURE = ims.Grid(shape=(30, 30)).sparse
 
 
 def installed(engine):
-    return importlib.util.find_spec(LIBRARIES[engine].module.split(".")[0]) is not None
+    return importlib.util.find_spec(ENGINE_LIBRARIES[engine].module.split(".")[0]) is not None
 
 
-@pytest.mark.parametrize("engine", LIBRARIES)
+@pytest.mark.parametrize("engine", ENGINE_LIBRARIES)
 @pytest.mark.parametrize("kind", ["definite", "unsymmetric", "indefinite"])
 def test_solves_by_each_library(engine, kind, rng):
     if not installed(engine):
-        pytest.skip(f"{LIBRARIES[engine].module} is not installed")
+        pytest.skip(f"{ENGINE_LIBRARIES[engine].module} is not installed")
     data = np.where(STRUCTURE.rows == STRUCTURE.columns, -3.0 if kind == "indefinite" else 6.0, -1.0)
     data = data * rng.uniform(0.5, 1.0, data.size) if kind == "unsymmetric" else data
     A, x = SparseMatrix(data, STRUCTURE), rng.standard_normal(900)
@@ -35,10 +35,10 @@ def test_solves_by_each_library(engine, kind, rng):
         method.factor(SparseMatrix(data * 1j, STRUCTURE))
 
 
-@pytest.mark.parametrize("engine", LIBRARIES)
+@pytest.mark.parametrize("engine", ENGINE_LIBRARIES)
 def test_missing_libraries_are_named_with_their_extra(engine, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, LIBRARIES[engine].module, None)
-    with pytest.raises(ims.BackendUnavailable, match=rf"implicitsolve\[{LIBRARIES[engine].extra}\]"):
+    monkeypatch.setitem(__import__("sys").modules, ENGINE_LIBRARIES[engine].module, None)
+    with pytest.raises(ims.BackendUnavailable, match=rf"implicitsolve\[{ENGINE_LIBRARIES[engine].extra}\]"):
         ims.SparseLU(engine=engine)
 
 
@@ -53,6 +53,6 @@ def test_factors_take_the_place_of_iterations():
         neighbors = p[2:, 1:-1] + p[:-2, 1:-1] + p[1:-1, 2:] + p[1:-1, :-2]
         return 4 * u - neighbors - 5 * np.exp(u) / 31**2
 
-    for engine in ["auto", *filter(installed, LIBRARIES)]:
+    for engine in ["auto", *filter(installed, ENGINE_LIBRARIES)]:
         method = ims.SparseNewton(factor=ims.SparseLU(engine=engine))
         assert ims.root(bratu, np.zeros((30, 30)), method=method).success

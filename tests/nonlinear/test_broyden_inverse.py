@@ -62,7 +62,7 @@ def test_directions_are_those_of_the_dense_matrices(seed, systems, n, dtype, sho
             keep = np.arange(1, len(dense))
             inverse.take(keep)
             dense, H, J, F, start = dense[1:], H[keep], J[keep], F[keep], start[keep]
-        d = inverse.corrected(-times(H, F))
+        d = inverse.correct(-times(H, F))
         expected = np.stack([B.direction(F[i]) for i, B in enumerate(dense)])
         np.testing.assert_allclose(d, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
         length = rng.choice([1.0, 0.5, 0.1], size=len(dense)) if shortened else np.ones(len(dense))
@@ -81,11 +81,11 @@ def test_an_update_that_cannot_be_formed_is_left_out(length):
     """s^H H y = 0: there is no such inverse."""
     inverse = BroydenInverse()
     F, other = np.asarray([[1.0, 0.0]]), np.asarray([[3.0, 2.0]])
-    d = inverse.corrected(-F)
+    d = inverse.correct(-F)
     inverse.step(length * d, d, np.full(1, length))
     with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(inverse.corrected(-F), -F)  # y = 0
-        np.testing.assert_array_equal(inverse.corrected(-other), -other)
+        np.testing.assert_array_equal(inverse.correct(-F), -F)  # y = 0
+        np.testing.assert_array_equal(inverse.correct(-other), -other)
 
 
 def broyden_inverse(H, steps, changes):
@@ -103,7 +103,7 @@ def test_whole_steps_of_one_system_go_along_the_directions_of_the_updated_matrix
     updates, steps, changes = WholeSteps(), [], []
     for j in range(6):
         expected = -broyden_inverse(H, steps, changes) @ (A @ x)
-        direction = updates.corrected(-(H @ (A @ x)).astype(dtype))
+        direction = updates.correct(-(H @ (A @ x)).astype(dtype))
         tolerance = 200 * np.finfo(dtype).eps * np.abs(expected).max() * 10**j
         np.testing.assert_allclose(direction, expected, rtol=0, atol=tolerance)
         updates.step(direction, direction, 1, direction.dot(direction))
@@ -117,6 +117,6 @@ def test_without_a_finite_update_the_direction_is_that_of_the_factorized_matrix(
     """s^T H y = 0."""
     updates, z = WholeSteps(), np.eye(1, 16)[0]
     for _ in range(2):
-        direction = updates.corrected(z.copy())
+        direction = updates.correct(z.copy())
         np.testing.assert_array_equal(direction, z)  # s = z: no y at all
         updates.step(direction, direction, 1, 1.0)

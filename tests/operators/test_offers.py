@@ -9,7 +9,7 @@ import pytest
 
 from implicitsolve import LinearOperator, linear_solve
 from implicitsolve.krylov import GMRES, LGMRES, BiCGSTAB, TruncatedInverse
-from implicitsolve.operators._wrappers import guarded, stacked
+from implicitsolve.operators._wrappers import guard, stack_systems
 from implicitsolve.stopping import LinearStop
 from tests.helpers.compare import host
 
@@ -88,8 +88,8 @@ def close(actual, expected, tolerance):
 
 def wrapped(A: LinearOperator) -> dict[str, LinearOperator]:
     """The same operator in every wrapping, the last ones transposed."""
-    ways = {"flat": A.flat(), "flat twice": A.flat().flat(), "guarded": guarded(A, "A")}
-    ways |= {"H H": A.H.H, "guarded H H": guarded(A.H, "A").H, "stacked": stacked([A])}
+    ways = {"flat": A.flat(), "flat twice": A.flat().flat(), "guarded": guard(A, "A")}
+    ways |= {"H H": A.H.H, "guarded H H": guard(A.H, "A").H, "stacked": stack_systems([A])}
     return ways
 
 
@@ -163,7 +163,7 @@ def test_another_precision_passes_through_every_wrapping(batch, event, xp, rng):
 
 def test_products_in_another_precision_are_counted(rng):
     made, counted = Matrices.random(rng, (3,), (2, 2)), []
-    A = guarded(made.operator(), "A", counted.append)
+    A = guard(made.operator(), "A", counted.append)
     single = A.astype(np.float32)
     single.matvec(np.ones((3, 4), np.float32))
     single.rmatvec(np.ones((3, 4), np.float32))
@@ -186,7 +186,7 @@ def test_an_inverse_on_offer_may_work_in_place(hands_out):
         return v
 
     A = LinearOperator(lambda v: 0.5 * v, in_shape=2, inverse=lambda: LinearOperator(greedy, in_shape=2))
-    M = guarded(A, "A").approximate_inverse()
+    M = guard(A, "A").approximate_inverse()
     v = np.ones((1, 2))
     first = M.matvec(v)
     M.matvec(3 * v)

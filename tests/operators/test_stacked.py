@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from implicitsolve import LinearOperator, aslinearoperator
-from implicitsolve.operators._wrappers import Part, stacked
+from implicitsolve.operators._wrappers import Part, stack_systems
 
 N = 3
 
@@ -19,7 +19,7 @@ def product(matrices, v):
 def test_it_is_its_parts_one_behind_the_other(sizes, seed, data):
     rng = np.random.default_rng(seed)
     matrices, v = rng.normal(size=(sum(sizes), N, N)), rng.normal(size=(sum(sizes), N))
-    A = stacked([aslinearoperator(part) for part in np.split(matrices, np.cumsum(sizes)[:-1])])
+    A = stack_systems([aslinearoperator(part) for part in np.split(matrices, np.cumsum(sizes)[:-1])])
     assert A.batch_shape == (sum(sizes),)
     assert A.in_shape == (N,)
     assert A.dtype == np.float64
@@ -37,11 +37,11 @@ def test_it_offers_what_all_of_its_parts_offer():
 
     whole = {"rmatvec": lambda v: 2 * v, "inverse": lambda: part(0.5), "cast": lambda dtype: part(3.0)}
     v = np.ones((2, N))
-    A = stacked([part(2.0, **whole), part(2.0, **whole)])
+    A = stack_systems([part(2.0, **whole), part(2.0, **whole)])
     np.testing.assert_array_equal(A.rmatvec(v), 2 * v)
     np.testing.assert_array_equal(A.approximate_inverse().matvec(v), v / 2)
     np.testing.assert_array_equal(A.astype(np.float32).matvec(v), 3 * v)
-    B = stacked([part(2.0, **whole), part(2.0)])
+    B = stack_systems([part(2.0, **whole), part(2.0)])
     with pytest.raises(TypeError, match="rmatvec"):
         B.rmatvec(v)
     assert B.approximate_inverse() is None
@@ -51,11 +51,11 @@ def test_it_offers_what_all_of_its_parts_offer():
 def test_parts_of_one_operator_are_one_part_of_it_and_gather_nothing_before_a_product(rng):
     matrices, v = rng.normal(size=(5, N, N)), rng.normal(size=(4, N))
     whole = aslinearoperator(matrices)
-    A = stacked([Part(whole, np.asarray([3, 1])).take(np.asarray([1])), Part(whole, np.asarray([0, 4, 2]))])
+    A = stack_systems([Part(whole, np.asarray([3, 1])).take(np.asarray([1])), Part(whole, np.asarray([0, 4, 2]))])
     assert isinstance(A, Part)
     assert "gathered" not in vars(A)
     chosen = matrices[[1, 0, 4, 2]]
     np.testing.assert_allclose(A.matvec(v), product(chosen, v))
     np.testing.assert_allclose(A.rmatvec(v), product(chosen.swapaxes(1, 2), v))
-    others = stacked([Part(whole, np.asarray([0])), Part(aslinearoperator(matrices), np.asarray([1]))])
+    others = stack_systems([Part(whole, np.asarray([0])), Part(aslinearoperator(matrices), np.asarray([1]))])
     assert not isinstance(others, Part)

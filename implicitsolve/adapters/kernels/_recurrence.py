@@ -192,7 +192,7 @@ def pull(f: Functions, y: Number, x: Number, factor: Number) -> Results:
 
 
 LAYERS = {name: _layer(name) for name in ACTIVATIONS}
-RULES = {name: _step(name) for name in ACTIVATIONS} | {"push": push, "pull": pull}
+STEP_RULES = {name: _step(name) for name in ACTIVATIONS} | {"push": push, "pull": pull}
 
 
 class RNN:
@@ -234,7 +234,7 @@ class RNN:
 
         def step(x: Arrays, states: Arrays) -> tuple[Array, Array]:
             y = total([array_namespace(h).matmul(h, weights[j, ...]) for j, h in enumerate(states)])
-            h, state = RULES[rule](functions_of(y), y, x[0], x[-1])
+            h, state = STEP_RULES[rule](functions_of(y), y, x[0], x[-1])
             return h, state
 
         return recurrence(step, x, begin, lags, plan, given)

@@ -53,7 +53,7 @@ def _shared_memory(k: int, lower: int, upper: int, itemsize: int) -> int:
 
 THREAD_UNKNOWNS = 4  # of a block that one thread factors in its registers
 THREAD_NUMBERS = 160  # of 32 bits in the registers of a thread
-PART = 32  # right-hand sides of a system that its warp brings into shared memory at once
+SHARED_COLUMNS = 32  # right-hand sides of a system that its warp brings into shared memory at once
 
 
 def fits_thread(k: int, lower: int, upper: int, itemsize: int) -> bool:
@@ -85,7 +85,7 @@ class ThreadFactors(Factors):
         F, order, found = cupy.empty((T, *row, B), blocks.dtype), cupy.empty((T, B), cupy.uint8), cupy.empty((B, 2))
         arguments, shared = (blocks, F, order, found, B, T), WARP * room * blocks.itemsize
         launch(f"{source}.cu", f"{source}_factor", -(-B // WARP), WARP, arguments, shared, **constants)
-        room = PART // k * k | 1
+        room = SHARED_COLUMNS // k * k | 1
         return cls(F=F, order=order, found=found, source=source, room=room, constants=constants)
 
     def _solve(self, b, x, adjoint: bool) -> None:
@@ -95,7 +95,7 @@ class ThreadFactors(Factors):
         launch(f"{self.source}.cu", f"{self.source}_solve", grid, WARP, arguments, shared, **self.constants)
 
 
-LONGEST = {True: 1024, False: 64}  # chains of tiny blocks, and of others, that one thread or warp processes
+MOST_LINKS = {True: 1024, False: 64}  # chains of tiny blocks, and of others, that one thread or warp processes
 
 
 def block_lu(blocks, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False):
@@ -111,7 +111,7 @@ def block_lu(blocks, lower: int, upper: int, *, pivoting: str = "block", overwri
     if pivoting == "band":
         return ThreadFactors.over_band(blocks)
     itemsize = blocks.dtype.itemsize
-    if lower == upper == 1 and (k > _cyclic_reduction.MOST_UNKNOWNS[itemsize] or LONGEST[k <= THREAD_UNKNOWNS] < T):
+    if lower == upper == 1 and (k > _cyclic_reduction.IN_REGISTERS[itemsize] or MOST_LINKS[k <= THREAD_UNKNOWNS] < T):
         return _cyclic_reduction.cyclic_reduction(blocks)
     is_tiny = fits_thread(k, lower, upper, itemsize)
     return (ThreadFactors if is_tiny else LaneFactors).factor(blocks, lower, upper)

@@ -47,8 +47,8 @@ def tile(K: int) -> int:
 
 
 AT_THE_END = 16  # rows of a system that stay at the levels that one block does in one launch
-THREADS = 256  # of a block, as in block_large.cuh
-MOST_UNKNOWNS = {4: 32, 8: 21}  # by bytes of a number: a lane holds a row of three blocks in 128 registers
+BLOCK_THREADS = 256  # of a block, as in block_large.cuh
+IN_REGISTERS = {4: 32, 8: 21}  # by bytes of a number: a lane holds a row of three blocks in 128 registers
 
 
 def levels(T: int) -> list[tuple[int, int, int]]:
@@ -74,7 +74,7 @@ def found_in(entries, multipliers, scale):
     B, T = entries.shape[:2]
     found, counts = cupy.empty((B, 2)), (x.size // (B * T) for x in (entries, multipliers, scale))
     arguments = entries, multipliers, scale, *counts, found, T
-    launch("cyclic_found.cu", "cyclic_found", B, THREADS, arguments, 8 * THREADS)
+    launch("cyclic_found.cu", "cyclic_found", B, BLOCK_THREADS, arguments, 8 * BLOCK_THREADS)
     return found
 
 
@@ -94,7 +94,10 @@ class CyclicFactors(Factors):
         store = 3 * k * k * dtype.itemsize
 
         def run(function: str, grid: int, threads: int, *arguments) -> None:
-            constants, shared = {"K": k, "GROUP": group, "COLUMNS": 1, "END_THREADS": THREADS}, threads // group * store
+            constants, shared = (
+                {"K": k, "GROUP": group, "COLUMNS": 1, "END_THREADS": BLOCK_THREADS},
+                threads // group * store,
+            )
             launch("cyclic.cu", function, grid, threads, arguments, shared, **constants)
 
         run("cyclic_begin", _warps(B * max(T // 2, 1), group), WARP, blocks, F, order, entries, scale, B, T)
@@ -104,7 +107,7 @@ class CyclicFactors(Factors):
             arrays = (source, F, P, order, entries, multipliers, scale)
             run("cyclic_reduce", _warps(B * rows, group), WARP, *arrays, B, T, stride, before, kept)
         arrays = (blocks, F, P, order, entries, multipliers, scale)
-        threads = min(AT_THE_END * group, THREADS, limits()[1] // store * group // WARP * WARP)
+        threads = min(AT_THE_END * group, BLOCK_THREADS, limits()[1] // store * group // WARP * WARP)
         run("cyclic_end", B, threads, *arrays, B, T, *_after(own), kept)
         found = found_in(entries, multipliers, scale)
         return cls(F=F, P=P, order=order, found=found)
@@ -115,7 +118,7 @@ class CyclicFactors(Factors):
         own = levels(T)
 
         def run(function: str, grid: int, threads: int, *arguments) -> None:
-            constants = {"K": k, "GROUP": group, "COLUMNS": columns, "END_THREADS": THREADS}
+            constants = {"K": k, "GROUP": group, "COLUMNS": columns, "END_THREADS": BLOCK_THREADS}
             arguments, shape = (self.F, self.P, self.order, *arguments), (grid, min(-(-K // columns), MOST_BLOCKS))
             launch("cyclic_solve.cu", function, shape, threads, arguments, **constants)
 
@@ -124,7 +127,7 @@ class CyclicFactors(Factors):
         for stride, rows, before in own:
             right = b if stride == 1 else x
             run("cyclic_solve_reduce", _warps(B * rows, group), WARP, right, x, *sizes, stride, before)
-        run("cyclic_solve_end", B, min(AT_THE_END * group, THREADS), self.found, b, x, *sizes, *_after(own))
+        run("cyclic_solve_end", B, min(AT_THE_END * group, BLOCK_THREADS), self.found, b, x, *sizes, *_after(own))
         for stride, _, before in reversed(own):
             odd = ((T - 1) // stride + 1) // 2
             run("cyclic_solve_expand", _warps(B * odd, group), WARP, self.found, x, *sizes, stride, before)
@@ -165,8 +168,8 @@ class LargeBlockFactors(Factors):
         tiles = -(-2 * k // _columns(k, 2 * k, dtype.itemsize))
         entries, multipliers = cupy.empty((B, T, 1 + tiles), dtype), cupy.empty((B, T, tiles), dtype)
         scale = cupy.empty((B, T), dtype)
-        arguments, shared = (blocks, scale, B, T, k), THREADS * dtype.itemsize
-        launch("large_factor.cu", "large_scale", min(B * T, MOST_GRID), THREADS, arguments, shared)
+        arguments, shared = (blocks, scale, B, T, k), BLOCK_THREADS * dtype.itemsize
+        launch("large_factor.cu", "large_scale", min(B * T, MOST_GRID), BLOCK_THREADS, arguments, shared)
         levels: list[_Level] = []
         while True:
             levels.append(_Level.factor(blocks, 2 ** len(levels), T, entries, multipliers))
@@ -219,9 +222,9 @@ class _Level:
         E, F, order = _empty(A, odd, k, k), _empty(A, odd, k, k), cupy.empty((B, odd, k), cupy.int32)
         V, W = _empty(A, odd, k, 2 * k), _empty(A, odd, 2 * k, k)
         level = cls(F, order, V, W, stride if rows > 1 else 0, 2 * stride, T)
-        launch("large_factor.cu", "large_split", min(B * odd * k, MOST_GRID), THREADS, (A, E, V, W, B, rows, k))
+        launch("large_factor.cu", "large_split", min(B * odd * k, MOST_GRID), BLOCK_THREADS, (A, E, V, W, B, rows, k))
         arguments, shared = (E, F, order, entries, k, *level.places(), entries.shape[2]), _factor_shared(k, A.itemsize)
-        launch("large_factor.cu", "large_factor", B * odd, THREADS, arguments, shared)
+        launch("large_factor.cu", "large_factor", B * odd, BLOCK_THREADS, arguments, shared)
         stacked = (odd, 0, 1, 2 * k * k)
         level.triangle(LOWER, False, (V, V), (2 * k, 1), 2 * k, stacked, entries, 1)
         level.triangle(UPPER, True, (W, W), (1, k), 2 * k, stacked, multipliers, 0)
@@ -233,7 +236,7 @@ class _Level:
         even = rows - rows // 2
         made, shared = cupy.empty((B, even, 3, k, k), A.dtype), _product_shared(HEIGHT, A.itemsize)
         arguments, grid = (A, self.V, self.W, made, B, rows, k), B * even * 3 * (-(-k // HEIGHT)) ** 2
-        launch("large_product.cu", "large_reduce", grid, THREADS, arguments, shared, COLUMNS=HEIGHT)
+        launch("large_product.cu", "large_reduce", grid, BLOCK_THREADS, arguments, shared, COLUMNS=HEIGHT)
         return made
 
     def divide(self, right, x, lower: int, adjoint: bool) -> None:
@@ -250,7 +253,7 @@ class _Level:
         grid = B * count * -(-k // HEIGHT), min(-(-K // columns), MOST_BLOCKS)
         arguments = self.V, self.W, right, x, T, k, K, first, self.first, count, odd, int(adjoint)
         shared = _product_shared(columns, x.itemsize)
-        launch("large_product.cu", "large_subtract", grid, THREADS, arguments, shared, COLUMNS=columns)
+        launch("large_product.cu", "large_subtract", grid, BLOCK_THREADS, arguments, shared, COLUMNS=columns)
 
     def triangle(
         self, lower: int, adjoint: bool, right, steps, columns: int, places, largest=None, slot: int = 0
@@ -266,7 +269,7 @@ class _Level:
             _solve_shared(k, width, itemsize),
         )
         constants = {"COLUMNS": width, "LOWER": lower, "TRANSPOSED": int(adjoint)}
-        launch("large_solve.cu", "large_solve", grid, THREADS, arguments, shared, **constants)
+        launch("large_solve.cu", "large_solve", grid, BLOCK_THREADS, arguments, shared, **constants)
 
     def places(self) -> tuple[int, int, int, int]:
         """Number of eliminated rows and of all rows, the first eliminated one, and the distance between them."""
@@ -296,11 +299,11 @@ def _columns(k: int, columns: int, itemsize: int) -> int:
 
 
 def _solve_shared(k: int, columns: int, itemsize: int) -> int:
-    return (max(_pad(k) * (columns + 1), THREADS) + PANEL * (PANEL + 1)) * itemsize
+    return (max(_pad(k) * (columns + 1), BLOCK_THREADS) + PANEL * (PANEL + 1)) * itemsize
 
 
 def _factor_shared(k: int, itemsize: int) -> int:
-    warps = THREADS // 32
+    warps = BLOCK_THREADS // 32
     return ((_pad(k) + PANEL) * (PANEL + 1) + warps) * itemsize + 4 * (warps + k)
 
 
@@ -312,7 +315,7 @@ def cyclic_reduction(blocks, *, overwrite: bool = False):
     """Factor a batch (B, T, 3, k, k), into 5 k^2 T numbers for each system; see `implicitsolve.kernels`."""
     if blocks.size == 0:
         return kernels.cyclic_reduction.reference(blocks)
-    blocks, small = cupy.ascontiguousarray(blocks), blocks.shape[3] <= MOST_UNKNOWNS[blocks.dtype.itemsize]
+    blocks, small = cupy.ascontiguousarray(blocks), blocks.shape[3] <= IN_REGISTERS[blocks.dtype.itemsize]
     return (CyclicFactors if small else LargeBlockFactors).factor(blocks)
 
 

@@ -12,8 +12,8 @@ from implicitsolve.adapters.kernels import ACTIVATIONS
 from implicitsolve.backends.cupy._module import dense, is_real, launch_each, matrix
 from implicitsolve.backends.cupy._recurrence import run
 
-MOST = 4  # neighbours
-NO_NEIGHBOURS = (0,) * MOST  # distances to neighbours that there are not
+MOST_NEIGHBOURS = 4  # neighbours
+NO_NEIGHBOURS = (0,) * MOST_NEIGHBOURS  # distances to neighbours that there are not
 
 
 def elementwise(file, function, shape, arguments, **constants):
@@ -44,7 +44,7 @@ def neighbours(parts):
     if any(part.strides != strides or dense(part) is not part for part in parts):
         parts = [part.copy() for part in parts]
     first, *steps = matrix(parts[0])
-    return *parts, *[first] * (MOST - len(parts)), *steps
+    return *parts, *[first] * (MOST_NEIGHBOURS - len(parts)), *steps
 
 
 def places(parts, distances):
@@ -60,7 +60,7 @@ def side_by_side(count, like):
 
 
 class Mixture:
-    """Implements `kernels.mixture` for at most `MOST` neighbours."""
+    """Implements `kernels.mixture` for at most `MOST_NEIGHBOURS` neighbours."""
 
     takes_sequences = True
 
@@ -139,7 +139,7 @@ class GRU:
 
 
 def _mixes(like, *, neighbours=2, **sizes):
-    return is_real(like) and neighbours <= MOST
+    return is_real(like) and neighbours <= MOST_NEIGHBOURS
 
 
 def _mix(function, shape, arguments, m):
@@ -217,26 +217,26 @@ def _states(stacks, like):
     return cupy.empty((*stacks, *like.shape[:-1], 2 * like.shape[-1]), like.dtype)
 
 
-NUMBERS = {name: number for number, name in enumerate(ACTIVATIONS)}  # as the sources have them
+CODES = {name: number for number, name in enumerate(ACTIVATIONS)}  # as the sources have them
 
 
 class RNN:
-    """Implements `kernels.rnn`; the reference adds more than `MOST` products."""
+    """Implements `kernels.rnn`; the reference adds more than `MOST_NEIGHBOURS` products."""
 
     takes_sequences = True
 
     @staticmethod
     def value(activation, products, x, factors=None, distances=None):
-        if len(products) > MOST:
+        if len(products) > MOST_NEIGHBOURS:
             return kernels.rnn.reference.value(activation, products, x, factors, distances)
         h = cupy.empty(x.shape, x.dtype)
         near = *neighbours(products), *places(products, distances)
-        _rnn("value", h, (*near, *matrix(x), *factor_stack(factors, x), NUMBERS[activation], h), len(products))
+        _rnn("value", h, (*near, *matrix(x), *factor_stack(factors, x), CODES[activation], h), len(products))
         return h
 
     @staticmethod
     def push(products, factors, distances=None):
-        if len(products) > MOST:
+        if len(products) > MOST_NEIGHBOURS:
             return kernels.rnn.reference.push(products, factors, distances)
         dh = cupy.empty(factors.shape[1:], factors.dtype)
         near = *neighbours(products), *places(products, distances)
@@ -245,7 +245,7 @@ class RNN:
 
     @staticmethod
     def gather(products, distances, length):
-        if len(products) > MOST:
+        if len(products) > MOST_NEIGHBOURS:
             return kernels.rnn.reference.gather(products, distances, length)
         total = cupy.empty((len(products[0]), length, products[0].shape[-1]), products[0].dtype)
         near = *neighbours(products), *places(products, [-distance for distance in distances])

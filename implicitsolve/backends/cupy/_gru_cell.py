@@ -12,13 +12,13 @@ from implicitsolve.backends.cupy._gates import elementwise, factor_stack, stack
 from implicitsolve.backends.cupy._module import is_real, launch, launch_each, limits, matrix
 
 FILE = "gru_cell.cu"
-LARGEST_BLOCK = 512  # threads, of which there is one for each column: more would have too few registers
+MOST_THREADS = 512  # threads, of which there is one for each column: more would have too few registers
 MOST_SLICES = 4  # of a sum, whose parts are added in shared memory
 MOST_WORK = 1 << 27  # rows times squared size: beyond that cuBLAS, which reads weights less often, is faster
 
 
 def _supports(like, *, size, neighbours):
-    return is_real(like) and size <= LARGEST_BLOCK and neighbours <= 2
+    return is_real(like) and size <= MOST_THREADS and neighbours <= 2
 
 
 class GRUCell:
@@ -27,16 +27,16 @@ class GRUCell:
         self.most_rows = MOST_WORK // self.size**2
 
     @cached_property
-    def transposed(self):
+    def right_weights(self):
         """The weights as they multiply from the right."""
         return cupy.ascontiguousarray(self.weights.transpose(0, 2, 1))
 
     def value(self, x, states, factors=None, distances=None):
-        return self._value(self.neighbours, x, self.transposed, states, factors, distances)
+        return self._value(self.neighbours, x, self.right_weights, states, factors, distances)
 
     def step(self, x, previous):
         first = self.neighbours - 1
-        return self._value(1, x[first:], self.transposed[first:], (previous,), None, None)
+        return self._value(1, x[first:], self.right_weights[first:], (previous,), None, None)
 
     def _value(self, m, x, weights, states, factors, distances):
         h = cupy.empty(x.shape[1:], x.dtype)
@@ -45,7 +45,7 @@ class GRUCell:
 
     def push(self, factors, dstates, distances=None):
         dh = cupy.empty(factors.shape[1:], factors.dtype)
-        self._launch("push", self.neighbours, dh, (*_near(dstates, distances), *stack(factors), self.transposed, dh))
+        self._launch("push", self.neighbours, dh, (*_near(dstates, distances), *stack(factors), self.right_weights, dh))
         return dh
 
     def pull(self, factors, w):
@@ -95,14 +95,14 @@ class GRUCell:
 
 
 def _constants(height, neighbours):
-    return {"ROWS": height, "M": neighbours, "LARGEST_BLOCK": LARGEST_BLOCK}
+    return {"ROWS": height, "M": neighbours, "LARGEST_BLOCK": MOST_THREADS}
 
 
 @cache
 def _tile(is_high, size, itemsize, memory):
     """Rows of a block, its threads (columns, slices of a sum) and its shared memory, at most `memory` bytes."""
     width = -(-size // 32) * 32
-    slices = min(MOST_SLICES, LARGEST_BLOCK // width, -(-size // 16))
+    slices = min(MOST_SLICES, MOST_THREADS // width, -(-size // 16))
     of_row = (3 + 2 * slices) * width * itemsize
     height = next(rows for rows in (8, 4, 2) if rows * of_row <= memory and (is_high or rows < 8))
     return height, (width, slices), height * of_row

@@ -11,12 +11,12 @@ import cupy
 
 FOLDER = Path(__file__).parent / "cuda"
 INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
-REAL = {"f": "float", "d": "double"}
+C_TYPES = {"f": "float", "d": "double"}
 WARP = 32  # threads, on every device of NVIDIA
 THREADS = 128  # of a block of independent threads: small arrays still reach many multiprocessors
 MOST_GRID = 2**20  # blocks along the first axis, whose threads take several entries each where there are more
 MOST_BLOCKS = 65535  # along the second and third axis of a grid
-SHARED = 48 * 1024  # bytes of shared memory that any kernel may have
+SHARED_BYTES = 48 * 1024  # bytes of shared memory that any kernel may have
 
 
 @cache
@@ -40,7 +40,7 @@ def options(char: str, constants: dict[str, int]) -> tuple[str, ...]:
     Products and sums are contracted only where a source says `fma`: one formula rounds alike in every kernel.
     """
     macros = (f"-D{name}={value}" for name, value in sorted(constants.items()))
-    return ("-std=c++17", "--fmad=false", f"-DReal={REAL[char]}", *macros)
+    return ("-std=c++17", "--fmad=false", f"-DReal={C_TYPES[char]}", *macros)
 
 
 @cache
@@ -90,7 +90,7 @@ def launch(
         return
     char = next(x.dtype.char for x in arguments if is_real(x))
     key = name, function, char, tuple(sorted(constants.items()))
-    kernel = _kernel(*key) if shared <= SHARED else _kernel(*key, cupy.cuda.runtime.getDevice())
+    kernel = _kernel(*key) if shared <= SHARED_BYTES else _kernel(*key, cupy.cuda.runtime.getDevice())
     kernel(grid, block, arguments, shared_mem=shared)
 
 

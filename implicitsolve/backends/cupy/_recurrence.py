@@ -13,8 +13,8 @@ from implicitsolve.adapters import kernels
 from implicitsolve.adapters.kernels import Plan
 from implicitsolve.backends.cupy._module import WARP, dense, is_real, launch, launch_each, limits, matrix, strides
 
-BLOCKS = 2048  # about sixteen warps for each multiprocessor of the largest devices
-SHORTEST = 128  # steps of a chunk: below, a launch takes longer
+THREAD_BLOCKS = 2048  # about sixteen warps for each multiprocessor of the largest devices
+LEAST_CHUNK = 128  # steps of a chunk: below, a launch takes longer
 SHORTEST_AFFINE = 32  # steps of a chunk without matrices
 REGISTERS = 96  # of 32 bits, for the weights of a lane
 DEEPEST = 16  # steps that a state may have to wait
@@ -48,8 +48,8 @@ class Layout:
 
     def chunk(self, plan):
         """Steps of a chunk: as few as give every multiprocessor enough to do, a multiple of those that are unrolled."""
-        blocks = max(1, BLOCKS * WARP // self.constants["THREADS"])
-        steps = max(SHORTEST, -(-int(plan.lengths.sum()) // (blocks * self.groups)))
+        blocks = max(1, THREAD_BLOCKS * WARP // self.constants["THREADS"])
+        steps = max(LEAST_CHUNK, -(-int(plan.lengths.sum()) // (blocks * self.groups)))
         return -(-steps // 8) * 8
 
 
@@ -127,7 +127,7 @@ def run_affine(rule, x, begin, lags, plan):
     that occupy the device with one thread for each channel take one launch.
     """
     k, runs, longest = x[1].shape[-1], len(plan.lengths), int(plan.lengths.max())
-    chunk = max(SHORTEST_AFFINE, math.isqrt(longest), -(-longest * runs * k // (BLOCKS * WARP)))
+    chunk = max(SHORTEST_AFFINE, math.isqrt(longest), -(-longest * runs * k // (THREAD_BLOCKS * WARP)))
     begin = ends = cupy.ascontiguousarray(begin)
     if chunk < longest:
         within = plan.kept.setdefault(("chunk", chunk), _of_chunks(plan, chunk))

@@ -17,7 +17,7 @@ from implicitsolve.linearize._difference_steps import place_colors as colors
 
 CHUNK = 8192  # entries of a vector that one block sums
 TILE = 4  # as in vectors.cuh
-LONG = 2**20  # entries of a vector up to which one block for each system is faster than many launches
+LONG_VECTOR = 2**20  # entries of a vector up to which one block for each system is faster than many launches
 MOST_ARRAYS = 4  # that `measure` takes
 
 Reference: Any = kernels.vectors.reference
@@ -148,7 +148,7 @@ class Vectors(Reference):
 
     @staticmethod
     def nearby(x, v, reach) -> tuple[Any, Any]:
-        if x.shape[1] > LONG:
+        if x.shape[1] > LONG_VECTOR:
             return Reference.nearby(x, v, reach)
         x, v, reach = map(cupy.ascontiguousarray, (x, v, reach))
         point, scale = cupy.empty_like(x), cupy.empty((len(x), 1), x.dtype)
@@ -236,7 +236,7 @@ class Steps(ReferenceSteps):
     """The steps of BiCGSTAB: one launch for each half of an iteration; see `implicitsolve.krylov._bicgstab`."""
 
     def first_half(self, shadow, r, v, rho) -> tuple[Any, Any]:
-        if r.shape[1] > LONG:
+        if r.shape[1] > LONG_VECTOR:
             return super().first_half(shadow, r, v, rho)
         shadow, r, v, rho = map(cupy.ascontiguousarray, (shadow, r, v, rho))
         alpha, s = cupy.empty_like(rho), cupy.empty_like(r)
@@ -244,7 +244,7 @@ class Steps(ReferenceSteps):
         return alpha, s
 
     def second_half(self, shadow, s, t, alpha, rho) -> tuple[Any, ...]:
-        if s.shape[1] > LONG:
+        if s.shape[1] > LONG_VECTOR:
             return super().second_half(shadow, s, t, alpha, rho)
         shadow, s, t, rho = map(cupy.ascontiguousarray, (shadow, s, t, rho))
         (omega, new_rho, beta), r = (cupy.empty_like(rho) for _ in range(3)), cupy.empty_like(s)

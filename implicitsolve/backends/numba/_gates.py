@@ -130,7 +130,7 @@ class RNN(reference.RNN):
     def run(self, rule, weights, x, begin, lags, plan, given=None):
         if given is not None:  # steps are independent: layers compute them all at once
             return super().run(rule, weights, x, begin, lags, plan, given)
-        return run(loop_of(reference.RULES[rule]).name, weights, x, begin, lags, plan)
+        return run(loop_of(reference.STEP_RULES[rule]).name, weights, x, begin, lags, plan)
 
 
 kernels.mixture.implement("numba", Mixture(InLoops), supports)

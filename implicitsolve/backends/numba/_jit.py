@@ -107,7 +107,7 @@ def magnitude(x: Any) -> Any:
     return abs(x.real) + abs(x.imag)
 
 
-LEAST = 2_000_000  # operations below which waking threads costs more than they save
+LEAST_OPERATIONS = 2_000_000  # operations below which waking threads costs more than they save
 _part: threading.local = threading.local()  # of which thread: whether it runs a slice
 
 
@@ -118,7 +118,7 @@ def share(function: Callable[[slice], Any], items: int, operations: float, piece
     NUMBA_NUM_THREADS of them work, the calling one included; what a slice calls uses its thread alone. If several
     slices raise, the first one's exception is raised.
     """
-    threads = min(getattr(config, "NUMBA_NUM_THREADS", 1), items) if operations >= LEAST else 1
+    threads = min(getattr(config, "NUMBA_NUM_THREADS", 1), items) if operations >= LEAST_OPERATIONS else 1
     if threads <= 1 or getattr(_part, "is_running", False):
         function(slice(0, items))
         return

@@ -26,7 +26,7 @@ from implicitsolve.backends.numba._jit import _intrinsic, llvm
 from implicitsolve.backends.numba._views import View, new_view
 
 LANES = 16  # doubles in two of the widest registers: while one result is waited for, the other is computed
-REAL = types.Integer | types.Float
+REAL_TYPES = types.Integer | types.Float
 LINE = 64  # bytes of a cache line, which no vector should cross
 
 
@@ -47,11 +47,11 @@ class Lanes(types.Type):
 
     def can_convert_from(self, typingctx, other):
         """Convert any real number, to all lanes."""
-        return Conversion.safe if isinstance(other, REAL) else None
+        return Conversion.safe if isinstance(other, REAL_TYPES) else None
 
     def unify(self, typingctx, other):
         """The type of a variable that holds lanes on one path and a number on another."""
-        return self if isinstance(other, REAL) else None
+        return self if isinstance(other, REAL_TYPES) else None
 
 
 class Mask(types.Type):
@@ -138,7 +138,7 @@ def pointer_to_lanes(typing_context, pointer):
     return out(pointer), generate
 
 
-FUNCTIONS = ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sinh", "cosh")
+ELEMENTARY = ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sinh", "cosh")
 ARITHMETIC = {
     (operator.add, operator.iadd): "fadd",
     (operator.sub, operator.isub): "fsub",
@@ -154,7 +154,7 @@ def _operator(key, result: Callable[[Any], Any], arity: int = 2) -> None:
 
     def types_of(*args):
         lanes = next((a for a in args if isinstance(a, Lanes)), None)
-        if lanes is None or not all(a == lanes or isinstance(a, REAL) for a in args):
+        if lanes is None or not all(a == lanes or isinstance(a, REAL_TYPES) for a in args):
             return None
         return signature(result(lanes), *[lanes] * arity)
 
@@ -258,7 +258,7 @@ def _function(key, name: str) -> None:
         return _lane_by_lane(builder, function, args)
 
 
-for word in FUNCTIONS:
+for word in ELEMENTARY:
     _function(getattr(math, word), word)
     _function(getattr(np, word), word)
 
@@ -266,7 +266,7 @@ for word in FUNCTIONS:
 @type_callable(operator.pow)
 def _type_of_power(context):
     def typer(base, exponent):
-        if not isinstance(base, Lanes) or not isinstance(exponent, REAL):
+        if not isinstance(base, Lanes) or not isinstance(exponent, REAL_TYPES):
             return None
         is_whole = isinstance(exponent, types.Integer)
         return signature(base, base, types.unliteral(exponent) if is_whole else base.number)

@@ -30,7 +30,7 @@ from implicitsolve.structure import BlockBanded
 
 LOGGER = logging.getLogger("implicitsolve")
 CACHE = 2**22  # bytes in which lanes may work: 32 ms for 200 systems of 400 unknowns, on arrays 60 ms
-CONFIRMED = 4  # systems, which Python evaluates in 0.01 to 0.1 ms each
+CONFIRMED_SYSTEMS = 4  # systems, which Python evaluates in 0.01 to 0.1 ms each
 PIECES = 8  # of the batch for each thread, since systems differ in their number of steps
 
 
@@ -141,7 +141,7 @@ class _Solver:
     ) -> None:
         B, shape = x.shape[0], x.shape[1:]
         k, N = structure.block_size, int(np.prod(shape))
-        self.residual, self.compiled = residual, residual.compiled()
+        self.residual, self.compiled = residual, residual.machine_code()
         self.structure, self.stop = structure, stop
         self.shape, self.batch = x.shape, (N // k, k, structure.width)
         self.sides = (shape[0], shape[1] if len(shape) == 2 else 1, k)
@@ -201,7 +201,7 @@ class _Solver:
         """Compare the compiled residual with Python's where systems have converged."""
         converged: list[int] = np.flatnonzero(self.status == Status.CONVERGED).tolist()
         try:
-            if all(self._agrees(b) for b in converged[:CONFIRMED]):
+            if all(self._agrees(b) for b in converged[:CONFIRMED_SYSTEMS]):
                 return
             LOGGER.warning("newton_batch: `residual` differs where Python evaluates it: an index may be out of range")
             for b in converged:

@@ -20,7 +20,7 @@ from implicitsolve.backends.numba._newton_steps import factor
 from implicitsolve.backends.numba._views import smaller, view
 from implicitsolve.globalize import _rules
 from implicitsolve.globalize._rules import BLOWN_UP, MAX_AGE, NEW_BEST, PATIENCE
-from implicitsolve.nonlinear._accuracy import CONFIRMED, CURVED, FALLEN, LONG, MODEL, NEAR
+from implicitsolve.nonlinear._accuracy import CONFIRMED, CURVED, LONG, MODEL, MOST_LEFT, NEAR_ROOT
 from implicitsolve.status import Status
 
 RUNNING, CONVERGED, NONFINITE, ITERATION_LIMIT, DIVERGED = np.asarray(
@@ -35,7 +35,7 @@ TARGET, UNIT, START, NORM, MEASURE, FIRST = (
 )  # fmt: skip
 BEST, SINCE, RATE, ERROR, ANCHOR, WAY = steps.BEST, steps.SINCE, steps.RATE, steps.ERROR, steps.ANCHOR, steps.WAY
 SCRATCH, ARGUMENT = steps.SCRATCH, steps.ARGUMENT
-FAR = 2.0  # times x0 and the first step, where F may vanish at infinity alone
+FAR_OUT = 2.0  # times x0 and the first step, where F may vanish at infinity alone
 ALL = np.int64(2**LANES - 1)
 is_fast, largest_ratio = inner(_rules.is_fast), inner(_rules.largest_ratio)
 
@@ -229,7 +229,7 @@ def _finish_steps(outputs, numbers, state, who, V, S, good, running, limit, xtol
     S[SINCE] = select(is_best, S[SINCE] * 0, select(mask, S[SINCE] + 1, S[SINCE]))
     ended = good & bits((S[MEASURE] <= S[TARGET]) | (S[MEASURE] == 0) | (S[ERROR] <= xtol))
     largest, most = largest_of(V, X)
-    far = running & bits(largest > FAR * most) if xtol > 0 else running & 0
+    far = running & bits(largest > FAR_OUT * most) if xtol > 0 else running & 0
     lost = ended & far  # perhaps to where F vanishes at infinity
     _finish(outputs, numbers, state, who, lost, RUNNING)
     _finish(outputs, numbers, state, who, ended & ~lost, CONVERGED)
@@ -280,7 +280,7 @@ def error_of(V, factors, rate, running):
         v = abs(V[STEP, i]) / V[ARGUMENT, i % k]
         step = select(v > step, v, step)
     correction = rate * step
-    is_near = (correction <= NEAR) & (rate <= FALLEN)
+    is_near = (correction <= NEAR_ROOT) & (rate <= MOST_LEFT)
     if running & bits(is_near) != 0:
         for i in range(V.shape[1]):
             V[SCRATCH, i] = V[TRIAL_F, i]

@@ -30,7 +30,7 @@ from implicitsolve.backends.numba._views import view
 importlib.import_module("numba.experimental.function_type")  # registers C functions as arguments
 is_jitted: Callable[[Any], bool] = _is_jitted  # whose own type admits functions only
 MODULES = (builtins, cmath, math, np)
-PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
+PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None), type(...))
 OWNERS = {id(value): (module.__name__, name) for module in MODULES for name, value in vars(module).items()}
 MOST_COMPILED = 64  # residuals
 
@@ -49,7 +49,7 @@ class Residual:
         self.function, self.form = function, (has_parameters, arguments > least)
         self.dtype, self.ndim = dtype, ndim
 
-    def compiled(self) -> Compiled:
+    def machine_code(self) -> Compiled:
         """Machine code for the values that the function refers to now: new where one is not known to be the same."""
         try:
             key = describe(self.function), self.form, self.dtype.char, self.ndim
@@ -220,7 +220,7 @@ def describe(function: Any, within: tuple[Any, ...] = ()) -> Any:
 
 def _describe_value(value: Any, within: tuple[Any, ...], names: Any) -> Any:
     """A value as text and tuples: a number, an array, code, a compiled function, or what a module has of `names`."""
-    if type(value) in PLAIN:
+    if type(value) in PLAIN_TYPES:
         return type(value).__name__, repr(value)
     if type(value) is tuple:
         return tuple(_describe_value(part, within, names) for part in value)

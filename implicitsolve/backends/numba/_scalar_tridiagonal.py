@@ -17,7 +17,7 @@ import numpy as np
 from implicitsolve import kernels
 from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, supports_real
 from implicitsolve.backends.numba._views import larger, number, smaller, view
-from implicitsolve.kernels._scalar_tridiagonal import LARGEST, LEAST_PIVOT
+from implicitsolve.kernels._scalar_tridiagonal import LARGEST_MULTIPLIER, LEAST_PIVOT
 
 
 @kernel
@@ -101,7 +101,7 @@ def _systems(array):
 @kernel
 def _factor_chains(lower, main, upper, below, scale, above):
     of = main.dtype.type
-    zero, one, least, largest = of(0), of(1), of(LEAST_PIVOT), of(LARGEST)
+    zero, one, least, largest = of(0), of(1), of(LEAST_PIVOT), of(LARGEST_MULTIPLIER)
     for b in range(main.shape[0]):
         for t in range(main.shape[1]):
             for i in range(main.shape[2]):

@@ -94,7 +94,7 @@ def test_threads_share_the_runs(monkeypatch, rng):
 
     compiled = kernels.rnn.select(np.empty(0), "numba", size=1).run
     arguments = case("tanh", (9, 8, 9, 5, 8, 5, 2), (1, 3), 37, "float64", rng)
-    monkeypatch.setattr(_jit, "LEAST", 0)
+    monkeypatch.setattr(_jit, "LEAST_OPERATIONS", 0)
     alone = compiled(*arguments)
     monkeypatch.setattr(_jit.config, "NUMBA_NUM_THREADS", 3)
     np.testing.assert_allclose(compiled(*arguments), alone, rtol=0, atol=1e-15)

@@ -30,8 +30,8 @@ def chunks(device, monkeypatch):
     from implicitsolve.backends.cupy import _recurrence
 
     def cut(length):
-        monkeypatch.setattr(_recurrence, "SHORTEST", length)
-        monkeypatch.setattr(_recurrence, "BLOCKS", 10**6)
+        monkeypatch.setattr(_recurrence, "LEAST_CHUNK", length)
+        monkeypatch.setattr(_recurrence, "THREAD_BLOCKS", 10**6)
 
     cut(8)
     return cut

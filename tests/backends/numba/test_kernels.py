@@ -173,7 +173,7 @@ def test_threads_change_nothing(rng, monkeypatch):
     blocks = normal(rng, (20, 7, 3, 2, 2), "float64")
     b = rng.standard_normal((20, 7, 2, 1))
     alone = factored(kernels.block_lu, blocks, 1, 1, pivoting="band").solve(b)
-    monkeypatch.setattr(_jit, "LEAST", 0)
+    monkeypatch.setattr(_jit, "LEAST_OPERATIONS", 0)
     monkeypatch.setattr(_jit.config, "NUMBA_NUM_THREADS", 3)
     np.testing.assert_array_equal(factored(kernels.block_lu, blocks, 1, 1, pivoting="band").solve(b), alone)
 

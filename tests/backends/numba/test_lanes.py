@@ -158,7 +158,7 @@ def reactions(B, rng):
 
 def test_a_residual_that_branches_is_evaluated_for_each_system():
     def is_wide(residual, ndim, has_parameters):
-        return Residual(residual, np.dtype(float), ndim, has_parameters).compiled().is_wide
+        return Residual(residual, np.dtype(float), ndim, has_parameters).machine_code().is_wide
 
     assert is_wide(reaction, 2, True)
     assert not is_wide(reaction_with_branch, 2, True)

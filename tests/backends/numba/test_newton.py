@@ -80,7 +80,7 @@ def test_threads_change_nothing(rng, monkeypatch):
 
     x0, p = cells(40, rng)
     alone = newton_batch(brusselator, x0, p, structure=CELLS)
-    monkeypatch.setattr(_jit, "LEAST", 0)
+    monkeypatch.setattr(_jit, "LEAST_OPERATIONS", 0)
     monkeypatch.setattr(_jit.config, "NUMBA_NUM_THREADS", 3)
     shared = newton_batch(brusselator, x0, p, structure=CELLS)
     np.testing.assert_array_equal(alone.x, shared.x)

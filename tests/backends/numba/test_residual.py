@@ -53,7 +53,7 @@ def closure(square=2.0):
 
 
 def compiled(function):
-    return Residual(function, np.dtype(float), 1, False).compiled()
+    return Residual(function, np.dtype(float), 1, False).machine_code()
 
 
 @pytest.mark.parametrize("kind", ["global", "array", "module", "nonlocal"])

@@ -13,7 +13,7 @@ from implicitsolve.backends.numba import _jit
 @pytest.fixture
 def two_threads(monkeypatch):
     monkeypatch.setattr(_jit.config, "NUMBA_NUM_THREADS", 2)
-    monkeypatch.setattr(_jit, "LEAST", 0)
+    monkeypatch.setattr(_jit, "LEAST_OPERATIONS", 0)
 
 
 def test_slices_that_share_again_stay_on_their_thread(two_threads):
