@@ -61,7 +61,7 @@ class Trial:
 class DenseLoop(IterationLoop[DenseState]):
     """Steps in a trust region."""
 
-    DENSE_BEST, DENSE_PATIENCE = DENSE_BEST, DENSE_PATIENCE
+    NEW_BEST, PATIENCE = DENSE_BEST, DENSE_PATIENCE
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         super().__init__(method, context, solution, rows)

@@ -46,7 +46,7 @@ GETRS = {"f": lapack.sgetrs, "d": lapack.dgetrs}
 class OneDenseSystem(OneInvertedSystem):
     """Powell's hybrid method on one system without bounds; see `DenseNewton`."""
 
-    DENSE_BEST, DENSE_PATIENCE = DENSE_BEST, DENSE_PATIENCE
+    NEW_BEST, PATIENCE = DENSE_BEST, DENSE_PATIENCE
 
     def __init__(self, context: SolveContext, solution: Solution, *, is_retry: bool) -> None:
         super().__init__(context, solution, is_retry=is_retry)
