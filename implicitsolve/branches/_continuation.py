@@ -16,9 +16,9 @@ from implicitsolve.branches._branch import Branch
 from implicitsolve.branches._family import Family, real_start
 from implicitsolve.branches._path import Path, leading_eigenvalues
 from implicitsolve.branches._run import Run
-from implicitsolve.branches._system import ExtendedSystem
+from implicitsolve.branches._system import ROOT_EPS, ExtendedSystem
 from implicitsolve.errors import check_names
-from implicitsolve.monitor import Monitor
+from implicitsolve.monitor import Monitor, silent
 from implicitsolve.problem import Problem
 from implicitsolve.status import Status
 from implicitsolve.stopping import (
@@ -171,16 +171,22 @@ def continuation(
     if not (isinstance(functions, Mapping) and all(map(callable, functions.values()))):
         raise TypeError(f"continuation: `events` must map names to functions g(x, lam), got {events!r}")
     run = Run(path, dict(functions), observer, bounds, stop, max_points)
+    if previous is None:
+        ahead = None if direction is None else _direction(direction, x)
+        _follow(run, partial(run.begin, np.append(x, first), ahead, min(step, max_step), max_step))
+    else:
+        _follow(run, partial(run.resume, previous))
+    return run.branch(parameter or "lam")
+
+
+def _follow(run: Run, begin: Callable[[], None]) -> None:
+    """Begin a branch, and follow it within its limits."""
+    tally = run.path.system.tally
     try:
-        if previous is None:
-            ahead = None if direction is None else _direction(direction, x)
-            tally.enforce(run.begin, np.append(x.reshape(-1), first), ahead, min(step, max_step), max_step)
-        else:
-            tally.enforce(run.resume, previous)
+        tally.enforce(begin)
         tally.enforce(run.follow)
     except LimitReached:
         run.end(tally.ended or Status.EVALUATION_LIMIT, f"{tally.evaluations} evaluations are made")
-    return run.branch(parameter or "lam")
 
 
 def _start(x0: Any, start: Any, stop: Any) -> tuple[HostArray, float, float]:
@@ -242,14 +248,17 @@ def _resume(
 def end_of_ramp(problem: Any, x0: Any, ramp: Any, stop: NonlinearStop) -> tuple[Problem, Array, Tally]:
     """The problem at the last value of a ramp, the end of the branch from x0 at its first value, and its evaluations.
 
-    If the branch ends earlier, its last point is returned.
+    Only the end counts: points are those of a branch by fewer digits, with steps as long as corrections allow. If the
+    branch ends earlier, its last point is returned.
     """
     if not (isinstance(ramp, tuple) and len(ramp) == 3 and isinstance(ramp[0], str)):
         raise TypeError(f'root: `ramp` must be (name, first, last), such as ("Re", 100, 2000), got {ramp!r}')
-    name, first, last = ramp
-    options: Any = {"parameter": name, "branch_points": False, "max_evaluations": stop.max_evaluations}
-    branch = continuation(problem, x0, first, last, **options)
-    tally = Tally(stop.max_evaluations, stop.max_seconds)
+    name, (x, first, last) = ramp[0], _start(x0, *ramp[1:])
+    family, tally, span = Family(problem, name), Tally(stop.max_evaluations, stop.max_seconds), abs(last - first)
+    system = ExtendedSystem(family, x, tally, unit=1.0, span=span, accuracy=ROOT_EPS**0.5)
+    run = Run(Path(system, seeks_branch_points=False), {}, silent, _interval(None, first, last), last, 200)
+    _follow(run, partial(run.begin, np.append(x, first), None, 0.05, 1.0))
+    branch = run.branch(name)
     for kind in ("residuals", "jvps", "vjps", "linearizations"):
         setattr(tally, kind, getattr(branch.counts, kind))
-    return Family(problem, name).at(float(last)), branch.x[-1] if len(branch.x) else x0, tally
+    return family.at(last), branch.x[-1] if len(branch.x) else x0, tally

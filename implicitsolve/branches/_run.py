@@ -19,7 +19,6 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 
 USUAL = 4  # corrections that steps aim at
-STEP_GROWTH = 2.0  # of a step, at most
 SHORTEST_STEP = 1e-7  # step that ends the branch
 CLOSED = 0.1  # distance from the first point, over the step, up to which the branch may be closed
 HINTS = {
@@ -222,10 +221,8 @@ class Run:
         return is_regular and (self.is_given or metric.inner(last.tangent, point.tangent) >= ALIGNED)
 
     def _next_length(self, made: Corrected) -> float:
-        """The next step: longer where this one took few corrections."""
-        return min(
-            self.length * min(max(STEP_GROWTH ** (USUAL - made.count), 1 / STEP_GROWTH), STEP_GROWTH), self.longest
-        )
+        """The next step: twice as long where this one took few corrections, and half as long where it took many."""
+        return min(self.length * 2.0 ** min(max(USUAL - made.count, -1), 1), self.longest)
 
     def _closes(self, last: Point, point: Point) -> bool:
         metric, chord = self.path.metric, point.z - last.z

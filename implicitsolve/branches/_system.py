@@ -72,14 +72,18 @@ class Metric:
 class ExtendedSystem:
     """F(x, lam) with its derivatives, on vectors z = (x, lam) of N + 1 numbers, with x in the shape of `x0`.
 
-    Lengths are relative to `unit`, the size of x, and `span`, that of the interval of the parameter.
+    Lengths are relative to `unit`, the size of x, and `span`, that of the interval of the parameter. Points are where F
+    is `accuracy` of its change over that interval.
     """
 
-    def __init__(self, family: Family, x0: HostArray, tally: Tally, *, unit: float, span: float) -> None:
+    def __init__(
+        self, family: Family, x0: HostArray, tally: Tally, *, unit: float, span: float, accuracy: float = ROOT_EPS
+    ) -> None:
         self.family, self.shape, self.tally, self.like = family, x0.shape, tally, x0
         self.metric: Metric = Metric(unit, span, x0.size)
         self.size: int = x0.size
-        self.reach = 0.0  # change of F near the start as lam moves by sqrt(eps) of the interval
+        self.accuracy: float = accuracy
+        self.reach = 0.0  # change of F near the start as lam moves by so much of the interval
         self.is_reach_known = False
         self.plan: BorderedPlan | None = None  # of the bordered matrix, as long as the pattern of J stays
         self._last: tuple[float, Evaluator] | None = None
@@ -226,7 +230,7 @@ class Frame:
             self.scale: float = float(norm2(moved[None])[0]) or float(norm2(change[None])[0]) or 1.0
             self.rounding: float = PRODUCT_ROUNDING * float(np.max(np.abs(change)))
             if not system.is_reach_known:
-                system.reach = max(system.reach, ROOT_EPS * float(np.max(np.abs(moved))))
+                system.reach = max(system.reach, system.accuracy * float(np.max(np.abs(moved))))
             if self.matrix is not None:
                 J = SparseMatrix(self.matrix.data * (self.units[0] / self.scale), self.matrix.structure)
                 if system.plan is None or not system.plan.structure.has_entries_of(J.structure):

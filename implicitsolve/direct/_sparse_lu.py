@@ -14,7 +14,7 @@ import scipy.sparse.csgraph
 from implicitsolve._arrays.namespace import array_namespace, is_complex, near_reciprocals
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._cudss import CuDSSPlan, Engine
-from implicitsolve.direct._elimination import Elimination
+from implicitsolve.direct._elimination import Core, Elimination
 from implicitsolve.direct._factorization import FactoredInverse
 from implicitsolve.direct._sparse_engines import ENGINE_LIBRARIES, BandLU, DenseLU, Refined, Scaled, SuperLU, load
 from implicitsolve.krylov import LinearMethod
@@ -42,6 +42,14 @@ class FillEstimate:
     operations: float  # nanoseconds that they take, about
     prefers_direct: bool  # whether the factorization is cheap enough not to be avoided
 
+    @classmethod
+    def of(cls, structure: Sparse, core: Core) -> FillEstimate:
+        """That of a pattern whose factors are those of a band, but for what is eliminated before."""
+        n, w = core.unknowns, core.width
+        operations = CUBES * w**3 + LINES * n * w + EACH * structure.nnz
+        entries = ENTRIES_PER_ROW * n * w + core.eliminated
+        return cls(entries, operations, operations <= DIRECT_LIMIT * structure.unknowns)
+
 
 class SparsePlan:
     """What depends on the pattern alone: symmetry, the order of a narrow band, and the estimate.
@@ -61,16 +69,16 @@ class SparsePlan:
         self.is_dense: bool = structure.nnz > DENSE_SHARE * n * n
         lower, upper = structure.bandwidth
         self.order: HostArray | None = None
+        graph: Any = None
         rows, columns = structure.rows, structure.columns
         is_wide = max(lower, upper) > WIDEST_BAND or LENGTH_PER_WIDTH * max(lower, upper) > n
         if is_wide and not self.is_dense:
-            graph: Any = structure.to_scipy().T  # in compressed rows, with the same arrays
+            graph = structure.to_scipy().T  # in compressed rows, with the same arrays
             if not structure.is_symmetric:
                 graph = scipy.sparse.csr_array(graph + graph.T)
-            order = scipy.sparse.csgraph.reverse_cuthill_mckee(graph, symmetric_mode=True)
-            place = np.empty(n, dtype=np.intp)
-            place[order] = np.arange(n)
-            self.order, rows, columns = order, place[rows], place[columns]
+            self.order = scipy.sparse.csgraph.reverse_cuthill_mckee(graph, symmetric_mode=True)
+            place = np.argsort(self.order)
+            rows, columns = place[rows], place[columns]
             offsets = rows - columns
             lower, upper = int(max(0, offsets.max(initial=0))), int(max(0, -offsets.min(initial=0)))
         self.lower: int = lower
@@ -82,11 +90,9 @@ class SparsePlan:
             self.places: HostArray = lower + upper + rows - columns + columns * (2 * lower + upper + 1)
         first = np.arange(n)
         np.minimum.at(first, np.maximum(rows, columns), np.minimum(rows, columns))
-        usual = float(np.mean(np.arange(n) - first))  # half bandwidth, about the size of a separator
-        operations = CUBES * usual**3 + LINES * n * usual + EACH * structure.nnz
-        entries = ENTRIES_PER_ROW * n * usual
-        is_cheap = self.is_direct or operations <= DIRECT_LIMIT * n
-        self.fill: FillEstimate = FillEstimate(entries, operations, is_cheap)
+        self.fill: FillEstimate = FillEstimate.of(structure, Core(n, float(np.mean(np.arange(n) - first))))
+        if not (self.is_direct or self.fill.prefers_direct):
+            self.fill = FillEstimate.of(structure, Core.of(graph))
         self.known: Elimination | None = None  # that of the first factorization
         self.pivots: bool = False  # whether pivots on the diagonal are too small, or were once
 

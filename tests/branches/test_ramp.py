@@ -29,9 +29,8 @@ def test_it_leads_to_the_last_value_and_counts_everything():
 
     result = ims.root(F, np.zeros(N), ramp=("viscosity", 1.0, 0.1))
     assert result.success
-    assert result.counts.residuals == len(calls)
-    assert np.abs(burgers(result.x, 0.1)).max() < 1e-6
-    assert np.abs(result.problem.residual(result.x)).max() < 1e-6  # the problem at the last value
+    assert result.counts.residuals == len(calls) < 120  # with points as accurate as those of a branch 155
+    assert np.abs([burgers(result.x, 0.1), result.problem.residual(result.x)]).max() < 1e-6  # of the last value
     limited = ims.root(F, np.zeros(N), ramp=("viscosity", 1.0, 0.1), stop=ims.NonlinearStop(max_evaluations=20))
     assert limited.status == ims.Status.EVALUATION_LIMIT
     assert limited.counts.residuals <= 21  # F at the end of the branch
