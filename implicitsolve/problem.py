@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -166,6 +166,8 @@ class Problem(ChecksKeywords, Representation):
     names: Any = field(default=None, kw_only=True, repr=False)
     equations: Any = field(default=None, kw_only=True, repr=False)
 
+    reshapes: ClassVar[bool] = False  # whether F may have any shape with as many entries as x
+
     def __post_init__(self) -> None:
         """Check what is given, and bring it to one form."""
         if not callable(self.residual):
@@ -186,7 +188,7 @@ class Problem(ChecksKeywords, Representation):
                 check_flag("Problem", name, flag)
         _check_jacobian(self)
         for name, check in CHECKS.items():
-            if (value := getattr(self, name)) is not None or name == "rejects":
+            if (value := getattr(self, name)) is not getattr(Problem, name):
                 object.__setattr__(self, name, check(name, value))
 
     @property

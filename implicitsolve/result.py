@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
@@ -29,15 +29,17 @@ def per_system(values: HostArray, batch_shape: tuple[int, ...]) -> Any:
     return values.reshape(batch_shape) if batch_shape else np.asarray(values).item()
 
 
-def error_per_system(errors: HostArray, batch_shape: tuple[int, ...]) -> Any:
-    """Estimated errors of the flattened batch in its shape; None where there is no batch, and it is not known."""
-    error = per_system(errors, batch_shape)
-    return None if not batch_shape and math.isnan(error) else error
-
-
 def status_per_system(codes: HostArray, batch_shape: tuple[int, ...]) -> Any:
     """Status codes of the flattened batch in its shape; a `Status` where there is no batch."""
     return codes.reshape(batch_shape) if batch_shape else Status(int(codes.reshape(-1)[0]))
+
+
+def fields_per_system(fields: Mapping[str, HostArray], batch_shape: tuple[int, ...]) -> dict[str, Any]:
+    """`per_system` of fields of a result, with a `Status` and, where it is not known, no error of a single system."""
+    if batch_shape:
+        return {name: values.reshape(batch_shape) for name, values in fields.items()}
+    found = {name: values.item() for name, values in fields.items()}
+    return found | {"status": Status(found["status"]), "error": None if math.isnan(found["error"]) else found["error"]}
 
 
 class Ending(Representation):

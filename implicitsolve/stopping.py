@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -154,17 +154,17 @@ class NonlinearStop(ChecksKeywords):
     max_seconds: float | None = None
     norm: str | Callable[[CallersArray], Any] = "max"
 
+    OWNER: ClassVar[str] = "NonlinearStop"  # whose arguments messages are about
+
     def __post_init__(self) -> None:
-        check_tolerance("NonlinearStop", "atol", self.atol)
-        if self.rtol is not None:
-            check_tolerance("NonlinearStop", "rtol", self.rtol)
-        if self.xtol is not None:
-            check_tolerance("NonlinearStop", "xtol", self.xtol)
+        for name in ("atol", "rtol", "xtol"):
+            if (tolerance := getattr(self, name)) is not getattr(NonlinearStop, name):
+                check_tolerance(self.OWNER, name, tolerance)
         if self.max_iterations is not None:
-            check_limit("NonlinearStop", "max_iterations", self.max_iterations)
-        check_budget("NonlinearStop", self.max_evaluations, self.max_seconds)
+            check_limit(self.OWNER, "max_iterations", self.max_iterations)
+        check_budget(self.OWNER, self.max_evaluations, self.max_seconds)
         if not callable(self.norm):
-            check_choice("NonlinearStop", "norm", self.norm, ("max", "2"), "or a function")
+            check_choice(self.OWNER, "norm", self.norm, ("max", "2"), "or a function")
 
     def __str__(self) -> str:
         norm = {"max": "max|F({})|", "2": "||F({})||_2"}.get(str(self.norm), "norm(F({}))")

@@ -94,8 +94,7 @@ class ExtendedSystem:
     def evaluator(self, z: HostArray) -> Evaluator:
         lam = float(z[-1])
         if self._last is None or self._last[0] != lam:
-            evaluator = Evaluator(self.family.at(lam), self.like)
-            evaluator.tally = self.tally
+            evaluator = Evaluator(self.family.at(lam), self.like, tally=self.tally)
             self._length = evaluator.length = self._length or evaluator.length
             self._last = lam, evaluator
         return self._last[1]

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from types import NoneType
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from implicitsolve._record import NewtonStep
 from implicitsolve._root import root
 from implicitsolve._scipy_keywords import DROP_IN_REPLACEMENTS
 from implicitsolve._typing import Array, CallersArray, Product, Residual
-from implicitsolve.compat._stop import ScipyStop, flat, in_shape
+from implicitsolve.compat._stop import ScipyStop, flat
 from implicitsolve.errors import NoConvergence
 from implicitsolve.globalize import Backtracking, FullStep, Wolfe
 from implicitsolve.globalize._line_search import LineSearch
@@ -30,7 +31,7 @@ from implicitsolve.nonlinear import NewtonKrylov
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status
-from implicitsolve.stopping import check_budget, check_limit, kind_of
+from implicitsolve.stopping import check_limit, kind_of
 
 LINE_SEARCHES: dict[bool | str | None, LineSearch] = {
     None: FullStep(),
@@ -39,6 +40,12 @@ LINE_SEARCHES: dict[bool | str | None, LineSearch] = {
     True: Backtracking(),
     "wolfe": Wolfe(),
 }
+
+
+class ScipyProblem(Problem):
+    """A problem whose F may have any shape, as SciPy accepts it."""
+
+    reshapes = True
 
 
 class UnknownOptionError(TypeError, ValueError):
@@ -155,15 +162,14 @@ def newton_krylov(
     >>> newton_krylov(lambda x: x + 0.5 * np.cos(x[::-1]), [0.0, 0.0], f_tol=1e-10).round(6)
     array([-0.450184, -0.450184])
     """
-    function: Any = _rename(residual, "residual", "F", inner_options)
-    x0 = as_inexact(_rename(x0, "x0", "xin", inner_options), "x0")
+    function, x0 = _arguments(residual, x0, inner_options)
+    x0 = as_inexact(x0, "x0")
     _check_settings(line_search, callback, inner_maxiter, outer_k, verbose=verbose, full_output=full_output)
     exact: Any = {"derivatives": "trace"} if isinstance(jvp, str) and jvp == "trace" else {"jvp": jvp}
-    problem = Problem(in_shape(function), **exact, jac=jac, structure=structure, batch_ndim=batch_ndim, bounds=bounds)
+    problem = ScipyProblem(function, **exact, jac=jac, structure=structure, batch_ndim=batch_ndim, bounds=bounds)
     krylov = _krylov_method(method, inner_maxiter, outer_k, inner_options)
     tolerances = {"f_tol": f_tol, "f_rtol": f_rtol, "x_tol": x_tol, "x_rtol": x_rtol}
     budget: dict[str, Any] = {"max_evaluations": max_evaluations, "max_seconds": max_seconds}
-    check_budget("newton_krylov", **budget)
     stop = ScipyStop.build(x0, batch_ndim, tolerances, iter=iter, maxiter=maxiter, tol_norm=tol_norm, **budget)
     is_plain = krylov is None and iter is None and inner_M is None and rdiff is None and line_search in ("armijo", True)
     solver = None if is_plain else _newton(krylov, inner_maxiter, outer_k, line_search, inner_M, rdiff, iter, function)
@@ -216,36 +222,38 @@ def _newton(
     )
 
 
-def _rename(value: Any, name: str, scipy_name: str, options: dict[str, Any]) -> Any:
-    """Return an argument given under our name or SciPy's."""
-    other = options.pop(scipy_name, None)
-    if value is not None and other is not None:
-        raise TypeError(f"newton_krylov: `{name}` was given twice, also as `{scipy_name}`")
-    value = other if value is None else value
-    if value is None:
-        raise TypeError(f"newton_krylov: missing argument `{name}`")
-    return value
+def _arguments(residual: Any, x0: Any, options: dict[str, Any]) -> list[Any]:
+    """Return the residual and x0, given under our names or SciPy's."""
+    given = []
+    for name, scipy_name, value in (("residual", "F", residual), ("x0", "xin", x0)):
+        other = options.pop(scipy_name, None)
+        if value is not None and other is not None:
+            raise TypeError(f"newton_krylov: `{name}` was given twice, also as `{scipy_name}`")
+        given.append(other if value is None else value)
+        if given[-1] is None:
+            raise TypeError(f"newton_krylov: missing argument `{name}`")
+    return given
 
 
 def _krylov_method(method: Any, maxiter: int, outer_k: int, options: dict[str, Any]) -> KrylovMethod | None:
     """Return the linear method of a name, a callable or an object; None for our growing, recycling GMRES."""
-    given = {name: value for name, value in options.items() if name.startswith("inner_")}
+    given = {name: value for name, value in options.items() if name.startswith("inner_")} if options else options
     for name in options:
         if name not in given:
             hint = f": give {DROP_IN_REPLACEMENTS[name]}" if name in DROP_IN_REPLACEMENTS else ""
             raise UnknownOptionError(f"Unknown parameter `{name}`: newton_krylov has no such option{hint}")
-    if kind_of(method) == "krylov":
-        if given:
-            raise UnknownOptionError(f"Unknown parameter {sorted(given)[0]}: set it in {type(method).__name__}(...)")
-        return method
     if isinstance(method, str):
         gmres = partial(GMRES, restart=maxiter)
-        own: dict[str, Any] = {"lgmres": lambda: None, "gmres": gmres, "fgmres": gmres, "bicgstab": BiCGSTAB}
+        own: dict[str, Any] = {"lgmres": NoneType, "gmres": gmres, "fgmres": gmres, "bicgstab": BiCGSTAB}
         if method in own and not given:
             return own[method]()
         if method not in SCIPY_METHODS:
             known = sorted({*own, *SCIPY_METHODS})
             raise ValueError(f"newton_krylov: `method` must be one of {known} or callable, got {method!r}")
+    elif kind_of(method) == "krylov":
+        if given:
+            raise UnknownOptionError(f"Unknown parameter {sorted(given)[0]}: set it in {type(method).__name__}(...)")
+        return method
     elif not callable(method) or isinstance(method, type):
         got = f"the class: write {method.__name__}()" if isinstance(method, type) else repr(method)
         raise TypeError(f"newton_krylov: `method` must be a name, a function or a Krylov method, got {got}")

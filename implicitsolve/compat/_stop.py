@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,6 +24,8 @@ class ScipyStop(NonlinearStop):
     x_tol: float = math.inf
     x_rtol: float = math.inf
     ignores_residual: bool = False
+
+    OWNER: ClassVar[str] = "newton_krylov"
 
     @classmethod
     def build(
@@ -91,19 +93,3 @@ class ScipyStop(NonlinearStop):
 
 def flat(x: Array) -> Array:
     return array_namespace(x).reshape(x, (-1,))
-
-
-def in_shape(residual: Any) -> Any:
-    """The residual with F in the shape of x: SciPy accepts F in any shape with as many entries."""
-    if not callable(residual):
-        return residual
-
-    def reshape(x: Array) -> Any:
-        F: Any = residual(x)
-        if type(F) is np.ndarray and F.shape == x.shape:
-            return F
-        F = np.asarray(F) if isinstance(F, np.matrix) else F
-        shape = getattr(F, "shape", x.shape)
-        return F if shape == x.shape or math.prod(shape) != math.prod(x.shape) else F.reshape(x.shape)
-
-    return reshape

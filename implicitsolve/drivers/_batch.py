@@ -19,7 +19,7 @@ from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.drivers._dispatch import MUST_BE, Chunk, Dispatch, Pool, Task
 from implicitsolve.problem import Problem, chosen, own_start
-from implicitsolve.result import NonlinearResult, error_per_system, per_system, status_per_system
+from implicitsolve.result import NonlinearResult, fields_per_system
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_limit
 
@@ -291,8 +291,7 @@ def select(result: NonlinearResult, rows: Indices, batch_shape: tuple[int, ...],
     xp, flat = array_namespace(result.x), _flatten(result, batch_ndim)
     arrays = {name: gather(flat.pop(name), rows) for name in ("x", "fun")}
     parts: dict[str, Any] = {name: xp.reshape(x, batch_shape + tuple(x.shape[1:])) for name, x in arrays.items()}
-    shaped = dict.fromkeys(flat, per_system) | {"status": status_per_system, "error": error_per_system}
-    return parts | {name: shaped[name](values[rows], batch_shape) for name, values in flat.items()}
+    return parts | fields_per_system({name: values[rows] for name, values in flat.items()}, batch_shape)
 
 
 def _flatten(result: NonlinearResult, batch_ndim: int) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import numpy as np
 import scipy.sparse
 
 from implicitsolve._arrays.namespace import as_inexact
-from implicitsolve._record import Tally
 from implicitsolve._root import NonlinearMethod, check_settings, root
 from implicitsolve._typing import ArrayArgument, HostArray
 from implicitsolve.direct import SparseLU
@@ -260,7 +259,7 @@ class Nested:
         whole = self.whole
         if not (whole.structure or whole.jac or whole.linearize or whole.jvp) and self._detection is None:
             self._detection = detect_structure(whole, x)
-        return assemble_jacobian(whole, x, Tally(), self._detection).to_sparse("csr")
+        return assemble_jacobian(whole, x, known=self._detection).to_sparse("csr")
 
     def _flat(self, x: HostArray) -> HostArray:
         return np.asarray(self.whole.residual(x.copy())).reshape(-1)

@@ -93,11 +93,6 @@ class TracedProgress(Progress):
         found.doubted = False
         return found
 
-    @staticmethod
-    def ratio(a: Array, b: Array) -> Array:
-        """a / b; infinite where b is 0."""
-        return jnp.where(b == 0, jnp.inf, a / b)
-
 
 @dataclass(frozen=True)
 class Newton:

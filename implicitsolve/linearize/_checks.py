@@ -49,6 +49,13 @@ def checked_array(value: Any, name: str, xp: Namespace, dtype: Any, shape: tuple
     return value
 
 
+def to_shape(F: Any, shape: tuple[int, ...]) -> Any:
+    """F in the shape of x, if it has as many entries."""
+    F = np.asarray(F) if isinstance(F, np.matrix) else F
+    own = getattr(F, "shape", shape)
+    return F if own == shape or math.prod(own) != math.prod(shape) else F.reshape(shape)
+
+
 def _as_dtype(value: Array, name: str, xp: Namespace, dtype: Any) -> Array:
     if not xp.isdtype(value.dtype, ("integral", "real floating", "complex floating")):
         raise TypeError(f"`{name}` must return numbers, got dtype {value.dtype}")

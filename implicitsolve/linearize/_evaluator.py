@@ -28,6 +28,7 @@ from implicitsolve.linearize._checks import (
     no_product,
     on_host,
     plain_matrix,
+    to_shape,
 )
 from implicitsolve.linearize._difference_product import difference_product
 from implicitsolve.linearize._systems import Systems
@@ -242,6 +243,8 @@ class Evaluator(Systems):
         if is_plain and value.shape == expected and value.dtype == self.dtype:
             rows = value.reshape(self.flat_shape)
             return rows if self.systems is None else gather(rows, self.places)
+        if self.problem.reshapes and name == "residual":
+            value = to_shape(value, expected)
         is_first = self.reports_coarse and self.tally.residuals == 1 and name == "residual"
         if is_first and is_plain and value.dtype == np.float32 and self.dtype == np.float64:
             raise CoarseResidualError

@@ -67,16 +67,15 @@ def jacobian(problem: Problem | Residual, x: ArrayArgument) -> BlockBandedMatrix
         with 10 stored elements and shape (4, 4)>
     """
     problem = problem if isinstance(problem, Problem) else Problem(problem)
-    return assemble_jacobian(problem, as_inexact(x, "x"), Tally())
+    return assemble_jacobian(problem, as_inexact(x, "x"))
 
 
 def assemble_jacobian(
-    problem: Problem, x: Array, tally: Tally, known: Detection | None = None
+    problem: Problem, x: Array, tally: Tally | None = None, known: Detection | None = None
 ) -> BlockBandedMatrix | SparseMatrix:
-    """`jacobian`, whose evaluations are counted in `tally`, where a solve may have detected the sparsity."""
+    """`jacobian`, whose evaluations a `tally` may count, where a solve may have detected the sparsity."""
     problem = with_derivatives(problem, x)
-    evaluator = Evaluator(problem, x)
-    evaluator.tally = tally
+    evaluator = Evaluator(problem, x, tally=tally)
     flat = evaluator.flatten(x)
     has_own = problem.jac is not None or problem.linearize is not None
     if problem.structure is None and not evaluator.batch_shape and has_own:
@@ -94,8 +93,7 @@ def assemble_jacobian(
             data = evaluator.xp.reshape(found.data, (*evaluator.batch_shape, found.data.shape[-1]))
             return SparseMatrix(data, found.structure)
         problem = replace(problem, structure=BlockBanded(0, 0, max(evaluator.size, 1)))
-        evaluator = Evaluator(problem, x)
-        evaluator.tally = tally
+        evaluator = Evaluator(problem, x, tally=evaluator.tally)
     J = Assembler(evaluator, central=True).assemble(evaluator, flat, F)
     blocks = evaluator.xp.reshape(J.blocks, (*evaluator.batch_shape, *J.blocks.shape[1:]))
     return BlockBandedMatrix(blocks, lower=J.lower, upper=J.upper, periodic=J.periodic)

@@ -17,6 +17,7 @@ from implicitsolve._typing import Array, HostArray, Indices, Namespace
 from implicitsolve.linearize._difference_product import Box, DifferenceLength
 from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem, chosen, with_derivatives
+from implicitsolve.structure import BlockBanded, Grid, Sparse
 
 GATHERED = 0.75  # fraction of the systems below which gathering their data pays
 
@@ -30,7 +31,15 @@ class Systems:
     taken from when at most the part `few` of the systems run.
     """
 
-    def __init__(self, problem: Problem, like: Array, rdiff: float | None = None, *, few: float = GATHERED) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        like: Array,
+        rdiff: float | None = None,
+        *,
+        few: float = GATHERED,
+        tally: Tally | None = None,
+    ) -> None:
         if problem.batch_ndim > like.ndim:
             raise ValueError(f"`batch_ndim` is {problem.batch_ndim}, but x0 has only {like.ndim} axes")
         problem = with_derivatives(problem, like)
@@ -42,16 +51,16 @@ class Systems:
         self._set_batch(tuple(like.shape[: problem.batch_ndim]))
         places = np.arange(self.flat_shape[0])
         self.origin: tuple[Problem, Indices, tuple[int, ...]] = problem, places, self.shape  # whose systems are taken
-        if problem.block_structure is not None:
-            problem.block_structure.length(self.size)  # raises where the blocks do not fit
-        if problem.sparse_structure is not None:
-            problem.sparse_structure.check_size(self.size)
+        if isinstance(problem.structure, BlockBanded):
+            problem.structure.length(self.size)  # raises where the blocks do not fit
+        elif isinstance(problem.structure, Sparse | Grid):
+            problem.structure.check_size(self.size)
         for argument in ("names", "equations"):
             labels = getattr(problem, argument)
             if labels is not None and len(labels) != self.size:
                 raise ValueError(f"Problem: `{argument}` must be {self.size} names, got {len(labels)}")
         self.box: Box | None = None if problem.bounds is None else Box.of(problem, like, self.flat_shape)
-        self.tally: Tally = Tally()
+        self.tally: Tally = Tally() if tally is None else tally
         self.rows: Indices = places  # in the whole batch
         self.rdiff: float | None = rdiff
         self.systems: Indices | None = None  # rows of `background` that are evaluated, where `take` is missing

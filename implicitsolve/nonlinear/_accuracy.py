@@ -28,6 +28,7 @@ References
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -60,7 +61,7 @@ FADED = 1e-3  # part of ||F(x0)|| that is left where x has run away: then it did
 LEAST_FALL = 1e-3  # of ||F||: a step that takes less from it tells nothing of the error
 WORSE = 100.0  # largest norm of F at an accurate x over the smallest so far: rounding, but not a way to another place
 LIMITED = 1e-5  # largest relative error at which x is accepted where F is rounding error, so that no better x is known
-
+SMALLEST = sys.float_info.min  # positive number: a quotient by it, in place of 0, is infinite or large
 
 Lengths = tuple[HostArray, HostArray, HostArray, HostArray]  # of corrections, steps, x before and after them
 
@@ -225,7 +226,6 @@ class Progress:
     shrink: Any = 1.0  # ... of which the last step has left this part
     steps: Any = 0  # accepted so far
     falls: Any = 2  # steps in succession that have reduced ||F||; two suffice
-    left: Any = 1.0  # part of ||F|| that the last step has left
     contractions: Any = 0  # steps in succession of at most half the length of the one before
     away: Any = 0  # ... which are not much shorter than the one before
     begin: Any = 0.0  # size of x where these began
@@ -233,6 +233,7 @@ class Progress:
     last_gain: Any = 0.0  # that of the last step alone
     away_gain: Any = 0.0  # the largest of all, once x has run away
     norm: Any = 0.0  # ||F||,
+    norm_before: Any = 0.0  # ... before the last step,
     first_norm: Any = 0.0  # ... at x0,
     away_norm: Any = math.inf  # ... and where x last ran away
 
@@ -240,11 +241,6 @@ class Progress:
     def where(condition: Any, first: Any, second: Any) -> Any:
         """The first where the condition holds, else the second."""
         return first if condition else second
-
-    @staticmethod
-    def ratio(a: Any, b: Any) -> Any:
-        """a / b; infinite where b is 0."""
-        return a / b if b else math.inf
 
     larger: ClassVar[Any] = staticmethod(max)
     has_any: ClassVar[Any] = staticmethod(bool)
@@ -257,19 +253,20 @@ class Progress:
             self.start = where(is_first, self.size, self.start)
             self.reference = where(is_first, larger(self.size, step), self.reference)
             self.first_norm = where(is_first, norm_before, self.first_norm)
-        is_longest = (self.start > 0) & (step > FARTHEST * self.start)
-        largest = where(is_longest, self.start, larger(self.start, larger(step, size)))
-        self.shrink = where(largest < self.reference, self.ratio(largest, self.reference), 1.0)
+        is_longest, largest = (self.start > 0) & (step > FARTHEST * self.start), larger(self.start, larger(step, size))
+        if self.has_any(is_longest):
+            largest = where(is_longest, self.start, largest)
+        self.shrink = largest / larger(self.reference, largest)
         self.reference = self.shrink * self.reference
         self.steps, self.doubted = self.steps + 1, self.doubted & False  # at every x anew
         self.contractions = (self.contractions + 1) * (step <= 0.5 * self.step)
         self.falls = (self.falls + 1) * (norm < norm_before)
-        self.left = self.ratio(norm, norm_before)
         goes_on = (step >= ADVANCE * self.step) & (norm < norm_before)
-        self.begin, self.away = where(goes_on, self.begin, size), (self.away + 1) * goes_on
-        self.last_gain = gain = self.ratio(step, larger(abs(norm_before - norm), LEAST_FALL * norm_before))
+        self.begin = where(goes_on, self.begin, size) if self.has_any(goes_on) else size
+        self.away = (self.away + 1) * goes_on
+        self.last_gain = gain = step / larger(larger(abs(norm_before - norm), LEAST_FALL * norm_before), SMALLEST)
         self.gain = larger(gain, FADING * self.gain)
-        self.step, self.size, self.norm = step, size, norm
+        self.step, self.size, self.norm, self.norm_before = step, size, norm, norm_before
         if self.has_any((self.away >= STEPS_AWAY) | (self.away_gain > 0)):
             runs_away = self.runs_away()
             self.away_gain = where((self.away_gain > 0) | runs_away, larger(gain, FORGOTTEN * self.away_gain), 0.0)
@@ -280,17 +277,22 @@ class Progress:
 
         They may be in other units than those of `note_step`.
         """
-        where, larger, scale = self.where, self.larger, self.larger(size, before)
+        where, larger = self.where, self.larger
+        scale = larger(larger(size, before), SMALLEST)
         if self.has_any(self.away_gain > 0):
-            correction = larger(correction, next_length(self.away_gain * self.norm * self.ratio(step, self.step), step))
+            correction = larger(correction, next_length(self.away_gain * self.norm * (step / self.step), step))
         is_visible = (self.size <= FAR * self.reference) | (self.contractions >= 2)
         is_visible = is_visible & ((before == 0) | (before * FARTHEST >= step))
-        is_known = is_visible & (self.falls >= 2) & (self.left <= 1 - LEAST_FALL) & (correction < step)
-        growth = larger(1.0, self.ratio(step, LONG * scale)) ** CURVED
-        remaining = growth * correction * self.ratio(step, step - correction)  # ||c|| / (1 - theta)
-        self.error = where(is_known, self.ratio(remaining, scale) + unit, math.inf)
-        length = larger(where(correction < math.inf, correction, 0.0), step)
-        self.direction = where(is_visible, self.ratio(length, scale), math.inf)
+        is_known = (
+            is_visible & (self.falls >= 2) & (self.norm <= (1 - LEAST_FALL) * self.norm_before) & (correction < step)
+        )
+        growth = larger(1.0, step / (LONG * scale)) ** CURVED
+        remaining = growth * correction * (step / larger(step - correction, SMALLEST))  # ||c|| / (1 - theta)
+        self.error = where(is_known, remaining / scale + unit, math.inf)
+        length = step
+        if self.has_any(correction > step):
+            length = larger(where(correction < math.inf, correction, 0.0), step)
+        self.direction = where(is_visible, length / scale, math.inf)
 
     def is_at_infinity(self, norm: Any) -> Any:
         """Whether F vanishes, or nearly, where x has run away to."""
@@ -309,7 +311,9 @@ class Progress:
     def may_settle(self, limit: float) -> Any:
         """Whether x is accurate up to `limit` if F is rounding error: no long step has left F unchanged."""
         is_near = (self.reference == 0) | (self.size <= FAR * self.reference)
-        is_determined = (self.steps == 0) | (self.left <= MOST_LEFT) | (self.step <= limit * self.size)
+        is_determined = (
+            (self.steps == 0) | (self.norm <= MOST_LEFT * self.norm_before) | (self.step <= limit * self.size)
+        )
         return self.where(self.doubted, False, (self.direction <= limit) & is_near & is_determined)
 
 
@@ -326,11 +330,6 @@ class BatchProgress(Progress, SystemArrays):
         """The progress of systems at their x0, of these sizes."""
         values = vars(Progress()) | {"size": sizes}
         return cls(*(np.full(sizes.shape, value) for value in values.values()))
-
-    @staticmethod
-    def ratio(a: Any, b: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return np.where(b == 0, np.inf, a / b)
 
     def note_some(self, rows: Indices, note: str, *arguments: Any) -> None:
         """Call one of the methods that note something, for some systems."""

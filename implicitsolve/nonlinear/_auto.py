@@ -23,7 +23,7 @@ from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._dense_newton import DenseNewton
 from implicitsolve.nonlinear._halved import Halved
 from implicitsolve.nonlinear._homotopy import Homotopy
-from implicitsolve.nonlinear._newton_krylov import LEAST_FIRST, NewtonKrylov
+from implicitsolve.nonlinear._newton_krylov import BY_PRODUCTS, LEAST_FIRST, NewtonKrylov
 from implicitsolve.nonlinear._other_variables import UNITS, Logarithmic, Rescaled
 from implicitsolve.nonlinear._plan import (
     ANY,
@@ -167,7 +167,7 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
         rest += [Stage(method=DENSE, when=HARD)]
     is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
     factored = (_for_patterns(context, x0, rest) or _for_blocks(context, x0)) if is_factorable else []
-    return [*first, *(factored or [*NewtonKrylov().stages(context, x0)[:2], *rest])]
+    return [*first, *(factored or [*BY_PRODUCTS, *rest])]
 
 
 def _for_patterns(context: SolveContext, x0: Array, rest: list[Stage]) -> Sequence[Stage]:

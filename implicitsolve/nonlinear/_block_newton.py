@@ -73,9 +73,9 @@ class OneFactoredSystem(OneInvertedSystem):
         is_fresh, previous = self.is_stale, self.norm
         direction, square, *point = self._trial()
         self.direction = direction
-        if self._is_refuted(is_fresh):
-            return {"step_length": NO_STEP, "factorized": FACTORED}
         if is_fresh:
+            if self.progress.doubted and self._is_refuted():
+                return {"step_length": NO_STEP, "factorized": FACTORED}
             self._note_direction(direction, square)
         x, F, norm, length, failed = self._search_along(direction, *point)
         moved = direction if length == 1 else x - self.x if length else np.zeros_like(x)
@@ -83,7 +83,7 @@ class OneFactoredSystem(OneInvertedSystem):
             self._accept(x, F, norm)
         is_slow = is_fresh and length > 0 and not has_halved(norm, previous)
         self._update_status(moved, is_slow=is_slow, failed=self._failure(failed, is_still=is_slow and length == 1))
-        self._age(is_fresh, self.progress.ratio(norm, previous) if length else math.inf)
+        self._age(is_fresh, norm / previous if length and previous else math.inf)
         if not self.is_stale:
             self.updates.step(moved, direction, length, square)
         lengths = WHOLE if length == 1 else np.asarray([length])

@@ -113,8 +113,7 @@ class IndependentBlocks(NonlinearMethod):
         parts = Problem(
             residual, structure=BlockBanded(0, 0, form.largest), batch_ndim=1, rejects=evaluator.problem.rejects
         )
-        inner = Evaluator(parts, z0)
-        inner.tally = evaluator.tally
+        inner = Evaluator(parts, z0, tally=evaluator.tally)
         if stop.judges_F:
             share = 1.0 if stop.norm == "max" else len(blocks) ** -0.5
             stop = replace(stop, atol=target * share, rtol=0.0)

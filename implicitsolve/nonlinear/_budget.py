@@ -37,7 +37,7 @@ class Budget:
         self.is_charged: bool = tally.most is None
         self.is_limited: bool = is_limited and self.is_charged
         self.is_single: bool = size == 1
-        self.note_assembly(0)
+        self.assembly, self.whole = 0, evaluations_without_progress(self.unknowns)
         self.norms: HostArray = np.full((2, size), np.nan)  # of F at the last progress of this attempt,
         self.least: HostArray = solution.norm.copy() if is_retry else np.full(size, np.inf)  # and of all before
         if self.is_charged and self.is_single:
@@ -84,11 +84,14 @@ class Budget:
             self.charged[rows] = np.where(is_progress, self.before[rows], self.charged[rows] + cost)
             self.norms[:, rows] = np.where(is_progress, np.fmin(norms, last), last)
 
-    def charge_one(self, measure: float, norm: float, best: float, start: float) -> None:
-        """Charge a single system, given both norms, and what they were at the start at the latest."""
+    def charge_one(self, measure: float, norm: float, best: float, start: float) -> bool:
+        """Charge a single system, given both norms, and what they were at the start at the latest.
+
+        Returns whether nothing is left to it in this attempt.
+        """
         spent = self.tally.charge()
         if not self.is_charged:
-            return
+            return False
         last = self.norms[:, 0].tolist()
         if math.isnan(last[0]):
             self.norms[:, 0] = last = [best, start]
@@ -99,6 +102,7 @@ class Budget:
             self.norms[:, 0] = min(measure, last[0]), min(norm, last[1])
         else:
             self.charged[0] += spent / self.whole
+        return self.is_limited and (self.share - float(self.charged[0])) * self.whole < 1
 
     def refund(self, rows: Indices, evaluations: HostArray | int) -> None:
         """Take back what a solve has taken that continues."""

@@ -64,6 +64,7 @@ class OneConvergence:
     smallest: float
     xtol: float
     reference: HostArray | None
+    lacks_units: bool = True  # of unknowns: where `reference` is not known, or zero
     anchor: HostArray  # where J was assembled, or x0
     components: int  # that share their units
     is_singular: bool = False  # whether J, where it is at hand, does not determine x
@@ -141,13 +142,14 @@ class OneConvergence:
         scale = plain_scales(self.x[None], self.previous_x[None], reference[None])[0]
         with np.errstate(all="ignore"):
             length = float(np.abs(moved / scale).max())
-        return Progress.ratio(correction, step) * length, length, 1.0, 1.0
+        return correction / step * length, length, 1.0, 1.0
 
     def _note_first(self, moved: HostArray) -> HostArray:
         """What unknowns near zero are judged by: see `Progress.reference`."""
-        if self.reference is None or not self.reference.all():  # of an unknown at zero, by the first step that moves it
+        if self.lacks_units:  # of an unknown at zero, by the first step that moves it
             first, known = np.maximum(np.abs(self.previous_x), np.abs(moved)), self.reference
             self.reference = first if known is None else np.where(known > 0, known, first)
+            self.lacks_units = not self.reference.all()
         if self.progress.shrink < 1:
             self.reference = self.reference * self.progress.shrink
         return self.reference
@@ -173,12 +175,10 @@ class OneConvergence:
         near = before if x.size == 1 else self.anchor[None]  # of one unknown J is a secant
         return far_part(near if self.norm > 0 and self.anchor is not self.x else self.solution.start, before, x, scale)
 
-    def _is_refuted(self, is_fresh: bool) -> bool:
+    def _is_refuted(self) -> bool:
         """Whether J, assembled at x since an earlier one was doubted, does not hold there: then the system ends."""
-        if is_fresh and self.progress.doubted and not self._confirm(always=True):
-            self.status = SINGULAR
-            return True
-        return False
+        self.status = RUNNING if self._confirm(always=True) else SINGULAR
+        return self.status == SINGULAR
 
     def _inverse(self, v: HostArray) -> HostArray:
         """The inverse at hand times v (1, N)."""

@@ -55,8 +55,7 @@ class Halved(NonlinearMethod):
         whole = context.evaluator
         x0 = whole.unflatten(start.start)
         reduced = EvenOdd.of(whole.problem, x0)
-        half = Evaluator(reduced.problem, reduced.start(x0), self.rdiff, few=whole.few)
-        half.tally = whole.tally
+        half = Evaluator(reduced.problem, reduced.start(x0), self.rdiff, few=whole.few, tally=whole.tally)
         first, x, F = (half.flatten(reduced.start(whole.unflatten(part))) for part in (start.start, start.x, start.F))
         solution = replace(start, start=first, x=x, F=F, first_F=None)
         if half.size:

@@ -54,6 +54,7 @@ class OneDenseSystem(OneInvertedSystem):
         self.dtype, self.size = self.x.dtype, N
         self.components = N
         self.offered = assembler_of(context, self.evaluator, solution.x)
+        self.takes_differences = self.offered is None and not self.evaluator.has_exact_products  # of all columns of J
         self.assembler: Assembler | None = None
         self.J: HostArray = np.zeros((N, N))
         self.rows = self.columns = np.ones(N, dtype=self.dtype)  # by which they are scaled before J is factored
@@ -69,16 +70,14 @@ class OneDenseSystem(OneInvertedSystem):
 
     def _step(self) -> dict[str, HostArray]:
         is_fresh = self.is_stale
-        if is_fresh:
-            self._assemble()
-            if self._is_refuted(is_fresh):
-                return {"step_length": NO_STEP, "factorized": FACTORED}
-        step, size, newton_size, model = self._trial()
+        if is_fresh and self._begin():
+            return {"step_length": NO_STEP, "factorized": FACTORED}
         with np.errstate(all="ignore"):
+            step, size, newton_size, model = self._trial()
             x, self.is_limited = self.x + step, model is not None
         traced = {"step_length": NO_STEP, "factorized": FACTORED if is_fresh else REUSED}
         x_size = self._norm(x)
-        if is_fresh or not math.isfinite(self.progress.direction):
+        if not math.isfinite(self.progress.direction):
             self._note_direction()
         if not (0 < size < math.inf and (x_size < math.inf or np.isfinite(x).all())):
             self._end_without_step()
@@ -91,23 +90,28 @@ class OneDenseSystem(OneInvertedSystem):
             is_slow = is_accepted and not has_halved(norm, self.norm)
             if is_accepted:
                 self._accept(x, F, norm)
-            size = size if is_accepted else 0.0
-            self._end_step(step, size, x_size, is_slow=is_slow)
-        if is_accepted:
-            traced["step_length"] = WHOLE if model is None else np.asarray([ratio_of(size, newton_size)])
+            else:
+                size = 0.0
+            failed = RUNNING if self.idle < IDLE_STEPS else STAGNATED
+            self._update_status(step, is_slow=is_slow, failed=failed, step=size, size=x_size)
+        if is_accepted and model is None:
+            traced["step_length"] = WHOLE
+        elif is_accepted:
+            traced["step_length"] = np.asarray([ratio_of(size, newton_size)])
+            if not self.progress.error < math.inf:
+                self.progress.direction = math.inf  # the length of a shortened step predicts no error
         return traced
 
-    def _end_step(self, step: HostArray, length: float, size: float, *, is_slow: bool) -> None:
-        """Set the status after a step of that length, 0 for a rejected one, to an x of that size."""
-        failed = RUNNING if self.idle < IDLE_STEPS else STAGNATED
-        self._update_status(step, is_slow=is_slow, failed=failed, step=length, size=size)
-        if length > 0 and self.is_limited and not self.progress.error < math.inf:
-            self.progress.direction = math.inf  # the length of a shortened step predicts no error
+    def _begin(self) -> bool:
+        """Assemble J at x; return whether it is refuted there: then the system ends."""
+        self._assemble()
+        self.progress.direction = math.inf
+        return self.progress.doubted and self._is_refuted()
 
-    def _is_refuted(self, is_fresh: bool) -> bool:
+    def _is_refuted(self) -> bool:
         """Whether J at x is refuted, also when it is assembled by longer differences."""
-        is_refuted = super()._is_refuted(is_fresh)
-        if is_refuted and self.offered is None and not self.evaluator.has_exact_products:
+        is_refuted = super()._is_refuted()
+        if is_refuted and self.takes_differences:
             self.steps.lengthen(slice(None), self.x[None, None])
             self._assemble()
             is_refuted = not self._confirm(always=True)
@@ -122,21 +126,20 @@ class OneDenseSystem(OneInvertedSystem):
 
     def _note_direction(self) -> None:
         """Note the length of Newton's step at x, relative to x, in the units of the unknowns."""
-        newton, first = self._newton(), np.abs(self.x) if self.reference is None else self.reference
+        newton, first = self.predicted[1], np.abs(self.x) if self.reference is None else self.reference
         with np.errstate(all="ignore"):
             scale = scales(self.columns, self.x, self.x, first)
             self.progress.direction = math.inf if self.is_singular else float(np.maximum.reduce(np.abs(newton / scale)))
 
     def _trial(self) -> tuple[HostArray, float, float, HostArray | None]:
         """The step within the trust region, its length and Newton's, and F + J s unless it is Newton's."""
-        with np.errstate(all="ignore"):
-            step, model = self._newton(), None
-            newton_size = size = self._norm(step)
-            if self.radius == math.inf:
-                self.radius = first_radius(size, self.progress.size)
-            if not size <= self.radius:
-                step = self._dogleg(step)
-                model, size = self.F + self.J.dot(step), self._norm(step)
+        step, model = self._newton(), None
+        newton_size = size = self._norm(step)
+        if self.radius == math.inf:
+            self.radius = first_radius(size, self.progress.size)
+        if not size <= self.radius:
+            step = self._dogleg(step)
+            model, size = self.F + self.J.dot(step), self._norm(step)
         return step, size, newton_size, model
 
     def _newton(self) -> HostArray:
@@ -147,7 +150,8 @@ class OneDenseSystem(OneInvertedSystem):
 
     def _lengths(self, correction: HostArray, moved: HostArray, step: float, before: float, size: float) -> Lengths:
         scale = scales(self.columns, self.x, self.previous_x, self.reference)  # type: ignore[arg-type]
-        length, step = (float(np.maximum.reduce(np.abs(v / scale))) for v in (correction, moved))
+        length = float(np.maximum.reduce(np.abs(correction / scale)))
+        step = float(np.maximum.reduce(np.abs(moved / scale)))
         if self.judges_x and length <= self.xtol:
             if not self._confirm(always=self.is_limited and not self.is_exact):
                 self.is_stale, length = True, math.inf
@@ -167,7 +171,7 @@ class OneDenseSystem(OneInvertedSystem):
 
     def _far(self, x: HostArray, before: HostArray, scale: HostArray) -> HostArray:
         far, is_lost = super()._far(x, before, scale), self.is_blind
-        if self.offered is None and not self.evaluator.has_exact_products:
+        if self.takes_differences:
             is_lost = is_lost | is_wide(self.steps.lengths(slice(None), x[None])[0], x)
         return np.where(is_lost & (x != self.solution.start), x, far)
 
@@ -184,7 +188,18 @@ class OneDenseSystem(OneInvertedSystem):
     def _learn(self, F: HostArray, norm: float, step: HostArray, model: HostArray | None, newton_size: float) -> bool:
         """Whether a step is accepted; change J and the trust region by what came of it."""
         size = newton_size if model is None else self._norm(step)
-        reduction, ratio = self._test(F, norm, model, size, newton_size)
+        growth = norm / self.norm
+        reduction = ratio = 1 - growth * growth
+        if not math.isfinite(norm):
+            ratio = -math.inf
+        elif model is not None:
+            left = self._norm(model) / self.norm
+            ratio = ratio_of(reduction, 1 - left * left)
+        if not ratio >= GOOD and growth < MOST_GROWTH:  # or ||J^-1 F|| is reduced more, compared with its prediction
+            length, natural = min(ratio_of(size, newton_size), 1.0), self._norm(self._solve(F))
+            if length > 0 and has_natural_decrease(natural, newton_size, length):
+                gains = natural_reduction(ratio_of(natural, newton_size), length)
+                reduction, ratio = max(reduction, gains[0]), max(ratio, gains[1])
         is_accepted = ratio >= SUFFICIENT_DECREASE
         self.radius = next_radius(self.radius, size, ratio)
         self.idle = self.idle + 1 if reduction < IDLE else 0
@@ -193,22 +208,6 @@ class OneDenseSystem(OneInvertedSystem):
         self.poor = 0 if self.is_stale else self.poor
         self._correct(F, norm, step, size, model)
         return is_accepted
-
-    def _test(
-        self, F: HostArray, norm: float, model: HostArray | None, size: float, newton_size: float
-    ) -> tuple[float, float]:
-        """Reduction of ||F||^2, and its ratio to the predicted one; those of ||J^-1 F|| where that is smaller."""
-        left = 0.0 if model is None else self._norm(model) / self.norm
-        growth = norm / self.norm
-        reduction = 1 - growth * growth
-        ratio = ratio_of(reduction, 1 - left * left) if math.isfinite(norm) else -math.inf
-        if ratio >= GOOD or not growth < MOST_GROWTH:
-            return reduction, ratio
-        length, natural = min(ratio_of(size, newton_size), 1.0), self._norm(self._solve(F))
-        if length > 0 and has_natural_decrease(natural, newton_size, length):
-            gains = natural_reduction(ratio_of(natural, newton_size), length)
-            reduction, ratio = max(reduction, gains[0]), max(ratio, gains[1])
-        return reduction, ratio
 
     def _correct(self, F: HostArray, norm: float, step: HostArray, size: float, model: HostArray | None) -> None:
         """Broyden's update of J by what the step changed, accepted or not."""
@@ -244,11 +243,11 @@ class OneDenseSystem(OneInvertedSystem):
             self.J, self.factors, self.predicted, self.is_exact = self._jacobian(), None, None, True
             self.anchor, self.is_blind = self.x, ~self.J.any(axis=0)
             with np.errstate(all="ignore"):  # pivots are chosen among numbers of one size
-                self.rows = near_reciprocals(np.maximum.reduce(np.abs(self.J), axis=1))
+                self.rows = near_reciprocals(np.maximum.reduce(np.abs(self.J), axis=1), np)
                 self.is_mixed = np.count_nonzero(self.rows != self.rows[0]) > 0
-                self.columns = near_reciprocals(np.maximum.reduce(np.abs(self.J * self.rows[:, None]), axis=0))
+                self.columns = near_reciprocals(np.maximum.reduce(np.abs(self.J * self.rows[:, None]), axis=0), np)
                 self.is_even = not self.is_mixed and not np.count_nonzero(self.columns != self.columns[0])
-            if self.evaluator.has_exact_products or not np.count_nonzero(self.steps.is_guess):
+            if not self.takes_differences or not np.count_nonzero(self.steps.is_guess):
                 break
             with np.errstate(all="ignore"):
                 is_wrong = self.steps.learn(slice(None), self._solve(self.F)[None, None]).any()
@@ -257,12 +256,12 @@ class OneDenseSystem(OneInvertedSystem):
 
     def _jacobian(self) -> HostArray:
         """J(x) as an array (N, N), which is ours."""
+        if self.takes_differences:
+            return self._differences()
         evaluator, x, F = self.evaluator, self.x[None], self.F[None]
         if self.offered is not None:
             return np.array(self.offered.assemble(evaluator, x, F).todense())[0]
-        if evaluator.has_exact_products:
-            return self._general_assembler().assemble(evaluator, x, F).blocks[0, 0, 0]
-        return self._differences()
+        return self._general_assembler().assemble(evaluator, x, F).blocks[0, 0, 0]
 
     def _differences(self) -> HostArray:
         """J(x) by a difference for each unknown."""

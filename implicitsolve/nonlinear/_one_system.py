@@ -133,8 +133,9 @@ class OneSystem(OneConvergence):
         return solution
 
     def _iterate(self) -> None:
+        tally = self.tally
         while self.status == RUNNING:
-            if self.tally.is_spent():
+            if tally.ended is not None or (tally.is_enforced and tally.is_spent()):
                 raise LimitReached
             self.iteration += 1
             details = self._step()
@@ -189,9 +190,8 @@ class OneSystem(OneConvergence):
         is_best, is_less = measure < self.NEW_BEST * self.best, self.norm < self.NEW_BEST * self.least
         self.best, self.least = measure if is_best else self.best, self.norm if is_less else self.least
         self.since = 0 if is_best or is_less else self.since + 1
-        self.budget.charge_one(measure, self.norm, self.best_measure, self.start_norm)
-        is_over = self.since >= self.patience or self.budget.rest_of_one(self.budget.share) <= 0
-        if is_over and self.status == RUNNING:
+        is_spent = self.budget.charge_one(measure, self.norm, self.best_measure, self.start_norm)
+        if (is_spent or self.since >= self.patience) and self.status == RUNNING:
             self.status = STAGNATED
         if measure < self.best_measure:
             self.best_x, self.best_F, self.best_measure = self.x, self.F, measure

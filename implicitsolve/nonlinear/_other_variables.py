@@ -51,8 +51,7 @@ class OtherVariables(NonlinearMethod):
         whole, structure = context.evaluator, context.evaluator.problem.structure
         variables = self.variables(whole, start)
         like = variables.start(whole.unflatten(start.start))
-        inner = Evaluator(variables.problem, like, self.method.rdiff, few=whole.few)
-        inner.tally = whole.tally
+        inner = Evaluator(variables.problem, like, self.method.rdiff, few=whole.few, tally=whole.tally)
         first, x = inner.flatten(like), inner.flatten(variables.start(whole.unflatten(start.x)))
         stop = context.stop
         if stop.judges_x:

@@ -144,9 +144,7 @@ class _Solve:
 
     def _evaluator(self, problem: Problem) -> Evaluator:
         like = self.whole.unflatten(self.start.x)
-        evaluator = Evaluator(problem, like, self.method.rdiff, few=self.whole.few)
-        evaluator.tally = self.whole.tally
-        return evaluator
+        return Evaluator(problem, like, self.method.rdiff, few=self.whole.few, tally=self.whole.tally)
 
     def run(self) -> Solution:
         """Solve within the limits, and test F at the best of the points where it was evaluated."""
@@ -256,8 +254,7 @@ class _Sweeps(NonlinearStop):
 
 def _swept(inner: NonlinearMethod, sweeps: int, problem: Problem, tally: Tally, x: Array) -> Array:
     """Where a few steps of a method lead from x; NaN where F is not finite there."""
-    evaluator = Evaluator(problem, x, inner.rdiff)
-    evaluator.tally = tally
+    evaluator = Evaluator(problem, x, inner.rdiff, tally=tally)
     stop = _Sweeps(rtol=0.0, max_iterations=sweeps)
     end = inner.solve(SolveContext(evaluator, stop), Solution.at(evaluator.flatten(x)))
     if tally.ended is not None:  # before the sweeps did

@@ -35,7 +35,7 @@ from implicitsolve.nonlinear._state import (
     memory_of,
 )
 from implicitsolve.problem import FUNCTIONS, Problem, with_derivatives
-from implicitsolve.result import NonlinearResult, error_per_system, per_system, status_per_system
+from implicitsolve.result import NonlinearResult, fields_per_system
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 
@@ -145,8 +145,7 @@ def _evaluator(
     scales: Scales | None,
 ) -> Evaluator:
     few = GATHERED if scheduler is None or scheduler.capacity is None else 1.0
-    evaluator = Evaluator(problem, x0, solver.rdiff, few=few)
-    evaluator.tally = tally
+    evaluator = Evaluator(problem, x0, solver.rdiff, few=few, tally=tally)
     is_plain = scales is None and problem.linearize is None  # and so may be called in float32
     evaluator.reports_coarse = scheduler is None and is_plain and type(x0) is np.ndarray
     given = problem.jac_approx if scales is None else scales.whole.jac_approx
@@ -246,22 +245,24 @@ def _in_single(
 
 
 def _result(solution: Solution, evaluator: Evaluator, memory: SolveMemory, problem: Problem) -> NonlinearResult:
-    batch_shape = evaluator.batch_shape
+    fields = {
+        "status": solution.status,
+        "residual_norm": solution.norm,
+        "initial_norm": solution.first_norm,
+        "target": solution.target,
+        "error": solution.error,
+        "iterations": solution.iterations,
+        "krylov_iterations": solution.krylov_iterations,
+    }
     return NonlinearResult(
+        **fields_per_system(fields, evaluator.batch_shape),
         x=cast("HostArray", evaluator.unflatten(solution.x)),  # or an array of another library
         fun=cast("HostArray", evaluator.unflatten(solution.F)),
-        status=status_per_system(solution.status, batch_shape),
-        residual_norm=per_system(solution.norm, batch_shape),
-        initial_norm=per_system(solution.first_norm, batch_shape),
-        target=per_system(solution.target, batch_shape),
-        error=error_per_system(solution.error, batch_shape),
-        iterations=per_system(solution.iterations, batch_shape),
-        krylov_iterations=per_system(solution.krylov_iterations, batch_shape),
         counts=evaluator.tally.counts(),
         steps=tuple(solution.steps),
         retries=tuple(solution.retries),
         detection=memory.detection,
         problem=problem,
         _memory=memory,
-        _jacobian=partial(assemble_jacobian, problem, tally=Tally(), known=memory.detection),
+        _jacobian=partial(assemble_jacobian, problem, known=memory.detection),
     )

@@ -22,7 +22,7 @@ from implicitsolve.linearize._detect import LEAST_UNKNOWNS
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._block_loop import BlockLoop
 from implicitsolve.nonlinear._block_newton import OneFactoredSystem
-from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
+from implicitsolve.nonlinear._newton_krylov import BY_PRODUCTS, NewtonKrylov
 from implicitsolve.nonlinear._pattern_search import PatternSearch
 from implicitsolve.nonlinear._plan import ANY, CLOSE, LEFT, SPARSE, Condition, End, PlannedMethod, Stage, after, outcome
 from implicitsolve.nonlinear._sparse_inverse import SparseInverses
@@ -129,7 +129,7 @@ class SparseNewton(PlannedMethod):
 
     def stages(self, context: SolveContext, x0: Array) -> Sequence[Stage]:
         search, is_on_host = self.search, isinstance(x0, np.ndarray)
-        problem, products = context.evaluator.problem, NewtonKrylov().stages(context, x0)[:2]
+        problem, products = context.evaluator.problem, BY_PRODUCTS
         if not is_on_host and not is_cupy_array(x0):
             if self.structure is not None and self.factor is None:
                 load_cudss(x0)  # raises: it has no factors for these arrays
@@ -137,7 +137,7 @@ class SparseNewton(PlannedMethod):
         is_declared = self.structure is not None or problem.sparse_structure is not None
         first = replace(search, needs_cudss=is_declared or problem.structure == "detect")
         factored = in_short_and_whole_steps(self.newton, when=SPARSE)
-        rented = Stage(method=NewtonKrylov(retry=False), when=IS_DENSE, until=OUTWEIGHED)
+        rented = Stage(method=products[0].method, when=IS_DENSE, until=OUTWEIGHED)
         if is_declared or problem.structure == "none" or not (is_on_host or problem.structure == "detect"):
             return [Stage(method=first), rented, *factored, *products]
         late = [
