@@ -23,7 +23,7 @@ from implicitsolve.nonlinear._certificate import MOST_UNKNOWNS
 from implicitsolve.nonlinear._dense_newton import DenseNewton
 from implicitsolve.nonlinear._halved import Halved
 from implicitsolve.nonlinear._homotopy import Homotopy
-from implicitsolve.nonlinear._newton_krylov import BY_PRODUCTS, LEAST_FIRST, NewtonKrylov
+from implicitsolve.nonlinear._newton_krylov import LEAST_FIRST, PRODUCTS, NewtonKrylov
 from implicitsolve.nonlinear._other_variables import UNITS, Logarithmic, Rescaled
 from implicitsolve.nonlinear._plan import (
     ANY,
@@ -43,7 +43,6 @@ from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.problem import LARGEST_BLOCK, favors_direct
 from implicitsolve.structure import Outcome
 
-PRODUCTS = NewtonKrylov(retry=False)
 LAGGED = NewtonKrylov(preconditioner=Lagged(preconditioner=BlockLU(), eager=False))
 
 
@@ -85,8 +84,8 @@ class Auto(PlannedMethod):
       magnitude at x0 or at the best point.
     - Where `SparseNewton` fails on at most 500 unknowns, `DenseNewton` on equations of one size follows, J by colors;
       where linear systems of at most 1000 took more than 40 products on average, it follows with J by differences.
-    - Up to 100 unknowns without structure both dense methods follow, and `NewtonKrylov` in a trust region comes last;
-      next to bounds, if sizes differ so much, the first is `DenseNewton` with projected steps.
+    - Up to 100 unknowns without structure `DenseNewton` follows; next to bounds, if sizes differ so much, the first is
+      `DenseNewton` with projected steps.
     - Declared blocks: `BlockNewton` where blocks have at most 64 unknowns and an assembly takes at most 64 products, or
       the problem offers `blocks`; up to 128 unknowns `NewtonKrylov` with a lagged `BlockLU`; else products alone.
     - Each stage begins at x0 with the systems on which those before have failed, within one budget of evaluations
@@ -162,12 +161,12 @@ def _for_equations(context: SolveContext, x0: Array) -> Sequence[Stage]:
         others = [Stage(method=FartherStart(), continues=ANY)] if evaluator.size == 1 else LAST_DENSE
         return [*first, *FIRST_DENSE, *rest, *others, *LAST]
     if is_dense:
-        rest += [*FIRST_DENSE, Stage(method=EQUILIBRATED, when=NOT_SPARSE)]
+        rest += FIRST_DENSE
     elif evaluator.problem.structure in (None, "none") and DenseNewton.suits(context, x0, MOST_DENSE):
         rest += [Stage(method=DENSE, when=HARD)]
     is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
     factored = (_for_patterns(context, x0, rest) or _for_blocks(context, x0)) if is_factorable else []
-    return [*first, *(factored or [*BY_PRODUCTS, *rest])]
+    return [*first, *(factored or [*LAST, *rest])]
 
 
 def _for_patterns(context: SolveContext, x0: Array, rest: list[Stage]) -> Sequence[Stage]:
@@ -181,8 +180,7 @@ def _for_patterns(context: SolveContext, x0: Array, rest: list[Stage]) -> Sequen
     if not is_open or problem.structure is not None or problem.blocks is not None:
         return []
     bisection: Literal["late", False] = "late" if context.evaluator.size >= SMALLEST_GRAPH else False
-    *stages, in_trust_region = _by_units(_by_pattern(SparseNewton(bisection=bisection), context, x0), context, x0)
-    return [*stages, *rest, in_trust_region]
+    return [*_by_units(_by_pattern(SparseNewton(bisection=bisection), context, x0), context, x0), *rest]
 
 
 def _for_blocks(context: SolveContext, x0: Array) -> Sequence[Stage]:

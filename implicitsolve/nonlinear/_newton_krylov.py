@@ -247,14 +247,10 @@ class NewtonKrylov(ChecksKeywords):
 
     def stages(self, context: SolveContext, x0: Array) -> Sequence[Stage]:
         """The search along steps; a trust region where that fails, and for few unknowns a cautious search."""
-        return self.attempts(x0.shape[1])
-
-    def attempts(self, unknowns: int) -> list[Stage]:
-        """The stages for systems of so many unknowns."""
         once, cautious = replace(self, retry=False), self.line_search.cautious()
         if not self.retry or cautious is None:
             return [Stage(method=once)]
-        others = (DOGLEG, cautious) if unknowns <= SMALL else (DOGLEG,)
+        others = (DOGLEG, cautious) if x0.shape[1] <= SMALL else (DOGLEG,)
         return [Stage(method=once), *(Stage(method=replace(once, line_search=s), when=STUCK) for s in others)]
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
@@ -278,4 +274,4 @@ class NewtonKrylov(ChecksKeywords):
         return RecyclingGMRES(self.first_columns(size), self.recycle, systems, space, needs_descent)
 
 
-BY_PRODUCTS: list[Stage] = NewtonKrylov().attempts(SMALL + 1)  # with a search along steps, and in a trust region
+PRODUCTS = NewtonKrylov(retry=False)  # a stage of "auto"

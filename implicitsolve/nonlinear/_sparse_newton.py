@@ -22,7 +22,7 @@ from implicitsolve.linearize._detect import LEAST_UNKNOWNS
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._block_loop import BlockLoop
 from implicitsolve.nonlinear._block_newton import OneFactoredSystem
-from implicitsolve.nonlinear._newton_krylov import BY_PRODUCTS, NewtonKrylov
+from implicitsolve.nonlinear._newton_krylov import PRODUCTS, NewtonKrylov
 from implicitsolve.nonlinear._pattern_search import PatternSearch
 from implicitsolve.nonlinear._plan import ANY, CLOSE, LEFT, SPARSE, Condition, End, PlannedMethod, Stage, after, outcome
 from implicitsolve.nonlinear._sparse_inverse import SparseInverses
@@ -51,8 +51,8 @@ class SparseNewton(PlannedMethod):
     structure : Sparse or Grid, optional
         Where J has entries. Default: what the problem declares; else it is detected at the start, by `budget`
         evaluations at most, unless the problem forbids that (``structure="none"``). Where none is found, the system is
-        solved by `NewtonKrylov`, also in a trust region (`Dogleg`); and so is one on which the factored J fails, with
-        an assembled J where that takes at most 40 evaluations.
+        solved by `NewtonKrylov`; and so is one on which the factored J fails, with an assembled J where that takes at
+        most 40 evaluations; by a declared pattern also in a trust region (`Dogleg`).
     budget : int, optional
         Evaluations for the detection. Default 400.
     bisection : bool or "late", optional
@@ -129,17 +129,17 @@ class SparseNewton(PlannedMethod):
 
     def stages(self, context: SolveContext, x0: Array) -> Sequence[Stage]:
         search, is_on_host = self.search, isinstance(x0, np.ndarray)
-        problem, products = context.evaluator.problem, BY_PRODUCTS
+        problem, products = context.evaluator.problem, Stage(method=PRODUCTS)
         if not is_on_host and not is_cupy_array(x0):
             if self.structure is not None and self.factor is None:
                 load_cudss(x0)  # raises: it has no factors for these arrays
-            return products
+            return [products]
         is_declared = self.structure is not None or problem.sparse_structure is not None
         first = replace(search, needs_cudss=is_declared or problem.structure == "detect")
         factored = in_short_and_whole_steps(self.newton, when=SPARSE)
-        rented = Stage(method=products[0].method, when=IS_DENSE, until=OUTWEIGHED)
+        rented = replace(products, when=IS_DENSE, until=OUTWEIGHED)
         if is_declared or problem.structure == "none" or not (is_on_host or problem.structure == "detect"):
-            return [Stage(method=first), rented, *factored, *products]
+            return [Stage(method=first), rented, *factored, *NewtonKrylov().stages(context, x0)[:2]]
         late = [
             Stage(method=NewtonKrylov(retry=False, max_krylov=RENTED), when=IRREGULAR, until=OVERTAKEN),
             Stage(method=replace(search, bisection="only"), when=LEFT_IRREGULAR),
@@ -150,8 +150,7 @@ class SparseNewton(PlannedMethod):
             *(late if self.bisection == "late" else ()),
             Stage(method=LargeEntries(factor=self.factor), when=NEARLY_FULL, until=REJECTED),
             *factored,
-            replace(products[0], continues=CLOSE),
-            *products[1:],
+            replace(products, continues=CLOSE),
         ]
 
     @property
