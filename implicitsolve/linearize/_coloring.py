@@ -16,8 +16,6 @@ from implicitsolve.structure._sparse import COMMON, LEAST_COMMON, Sparse
 SLACK = 1.5  # a lattice is taken with so many times the colors that the fullest row needs; greedy needs 1.2 to 2
 LEAST_FULL, FULL_PART = 48, 0.25  # entries of a full row at least, and their part of the unknowns
 MOST_FULL = 8  # rows that may be left out
-MOST_COLORS = 1.75  # the same after the repair of conflicts; a greedy coloring takes ten times as long
-MOST_REPAIRED = 0.3  # part of the entries that may be in rows with a conflict
 LEAST_LINES = 4  # an offset shows a length of lines if at least one of so many columns has it
 MOST_KINDS, MOST_LATTICES = 96, 256  # kinds of rows that are looked at, and lattices that suit the most frequent one
 PRIME = 1021  # hashes of rows
@@ -76,7 +74,7 @@ def lattice_colors(structure: Sparse, least: int) -> HostArray | None:
 
     Columns are numbered by their place on a grid, whose lines are as long as offsets show that many columns have. The
     lattices of index p have p cosets, such as (j + 2 j1) mod 5 for a five-point stencil. The first without conflicts
-    in any kind of row, inside or at an end, is taken; else that with fewest, whose columns are colored one by one.
+    in any kind of row, inside or at an end, is taken.
     """
     n = structure.unknowns
     if not structure.nnz or n <= least:
@@ -91,29 +89,24 @@ def lattice_colors(structure: Sparse, least: int) -> HostArray | None:
     if weights.sum() < LEAST_COMMON * n:
         return None
     most = min(n, int(SLACK * least) + 2, MOST_BITS)
-    best = _best_lattice(_number(np.maximum(columns, 0), steps), columns, weights, range(least, most))
+    best = _best_lattice(_number(np.maximum(columns, 0), steps), columns, range(least, most))
     if best is None:
         return None
     p, lattice = best
-    colors = _repair(structure, _cosets(lattice[None], _number(np.arange(n), steps))[0], p)
-    return None if colors is None or int(colors.max()) >= MOST_COLORS * least + 2 else colors
+    colors = _cosets(lattice[None], _number(np.arange(n), steps))[0]
+    return colors if _is_proper(structure, colors, p) else None
 
 
-def _best_lattice(
-    entries: list[HostArray], columns: HostArray, weights: HostArray, indices: range
-) -> tuple[int, HostArray] | None:
-    """The first lattice without conflicts in the entries of rows of each kind, else that with the fewest; its index."""
-    best, fewest = None, math.inf
+def _best_lattice(entries: list[HostArray], columns: HostArray, indices: range) -> tuple[int, HostArray] | None:
+    """The first lattice without conflicts in the entries of rows of each kind, and its index."""
     for p in indices:
         lattices = lattices_of_index(p, len(entries))
         lattices = lattices[~_conflicts(lattices, [part[:1] for part in entries], columns[:1])[:, 0]]
         for few in (lattices[i : i + 16] for i in range(0, min(lattices.shape[0], MOST_LATTICES), 16)):
-            conflicts = _conflicts(few, entries, columns) @ weights
-            if conflicts.min() < fewest:
-                best, fewest = (p, few[np.argmin(conflicts)]), int(conflicts.min())
-            if not fewest:
-                return best
-    return best
+            is_free = ~_conflicts(few, entries, columns).any(axis=1)
+            if is_free.any():
+                return p, few[np.argmax(is_free)]
+    return None
 
 
 def _line_lengths(offsets: HostArray, counts: HostArray, n: int) -> list[int]:
@@ -200,44 +193,21 @@ def _conflicts(lattices: HostArray, entries: list[HostArray], columns: HostArray
     return (colors[..., 1:] == colors[..., :-1]).any(axis=-1)
 
 
-def _repair(structure: Sparse, colors: HostArray, p: int) -> HostArray | None:
-    """Proper colors where few columns have one that is taken, which are colored again; None where these are many.
-
-    A row whose colors are p different ones has as many bits in the sum of 2^color; equal ones carry.
-    """
-    n, rows = structure.unknowns, structure.rows
-    bits = np.bincount(rows, (2.0 ** np.arange(p))[colors][structure.columns], minlength=n).astype(np.int64)
-    bad = np.bitwise_count(bits) != structure.row_counts
-    if not bad.any():
-        return colors
-    entries = np.flatnonzero(bad[rows])
-    if entries.size > MOST_REPAIRED * rows.size:
-        return None
-    columns = structure.columns[entries]
-    keys = rows[entries] * p + colors[columns]
-    order = np.argsort(keys, kind="stable")
-    again = columns[order[1:][keys[order[1:]] == keys[order[:-1]]]]
-    colors = colors.copy()
-    colors[again] = -1
-    return greedy_colors(structure.indptr, rows, n, colors=colors)
+def _is_proper(structure: Sparse, colors: HostArray, p: int) -> bool:
+    """Whether no row has two entries of one color: then the sum of 2^color has a bit for each entry."""
+    bits = np.bincount(structure.rows, (2.0 ** np.arange(p))[colors][structure.columns], minlength=structure.unknowns)
+    return bool((np.bitwise_count(bits.astype(np.int64)) == structure.row_counts).all())
 
 
-def greedy_colors(
-    indptr: HostArray, indices: HostArray, rows: int, limit: int | None = None, colors: HostArray | None = None
-) -> HostArray:
+def greedy_colors(indptr: HostArray, indices: HostArray, rows: int, limit: int | None = None) -> HostArray:
     """First free color for each column, the fullest columns first; with a `limit`, any color where none is free.
 
     The colors that a row has seen are the bits of a Python integer, so that a column costs two passes over its entries.
-    Columns whose `colors` are given and not negative (at most 52) keep them.
     """
     sizes = np.diff(indptr)
     seen = [0] * rows
     chosen = [0] * sizes.size
     order = np.argsort(-sizes, kind="stable")
-    if colors is not None:
-        bits = np.repeat(np.where(colors < 0, 0.0, 2.0 ** np.maximum(colors, 0)), sizes)
-        seen, chosen = np.bincount(indices, bits, minlength=rows).astype(np.int64).tolist(), colors.tolist()
-        order = order[colors[order] < 0]
     ends: list[int] = indptr.tolist()
     for j in order.tolist():
         column: list[int] = indices[ends[j] : ends[j + 1]].tolist()

@@ -15,7 +15,6 @@ MOST_ROWS = 100  # rows that one column may change, before the Jacobian is calle
 LEAST_APART = 64  # unknowns, below which columns are not far from each other
 IN_COMMON = 0.25  # part of a column's offsets that others far from it have too, at least: two fields may share a third
 FEW_FIELDS = 12  # an axis of at most so many entries may count fields, of at most half of the points along any other
-MOST_OFFSETS = 64  # offsets of the columns of one field
 TOO_MANY = 0.25  # part of the rows that may change for no known reason
 CONSECUTIVE = 7  # neighbors that are displaced to find how many fields are interleaved
 LARGE, MOST_LARGE = 1e-2, 32  # over its largest entry, entries of a full column that precondition, and how many may
@@ -62,8 +61,6 @@ class Diagonals:
             self._displace(column)
         self.full_rows = self._common_rows((middle, second, 0, n - 1))
         offsets = self._offsets()
-        if max(map(len, offsets)) > MOST_OFFSETS:
-            raise NotDiagonalError
         return self._pattern(offsets), self.full_rows
 
     def _displace(self, column: int) -> None:

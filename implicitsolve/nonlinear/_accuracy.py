@@ -59,7 +59,6 @@ FADING = 0.3  # part of the largest gain that counts at the next step
 FORGOTTEN = 0.85  # ... and of the largest one since x has run away
 FADED = 1e-3  # part of ||F(x0)|| that is left where x has run away: then it did not come to a root later
 LEAST_FALL = 1e-3  # of ||F||: a step that takes less from it tells nothing of the error
-WORSE = 100.0  # largest norm of F at an accurate x over the smallest so far: rounding, but not a way to another place
 LIMITED = 1e-5  # largest relative error at which x is accepted where F is rounding error, so that no better x is known
 SMALLEST = sys.float_info.min  # positive number: a quotient by it, in place of 0, is infinite or large
 

@@ -18,7 +18,6 @@ from implicitsolve.nonlinear._accuracy import (
     LOST,
     NEAR_ROOT,
     NEGLIGIBLE,
-    WORSE,
     Lengths,
     Progress,
     agrees,
@@ -95,8 +94,7 @@ class OneConvergence:
         is_tiny = self.norm <= self.smallest and not (self.progress.doubted and self._has_grown())
         if is_tiny and (self.norm == 0 or is_below_range(self.norm, size, self.unit, self.smallest)):
             return True
-        is_low = self.norm <= self.start_norm and float(self.measure[0]) <= WORSE * self.best_measure
-        if self.judges_x and not (is_low and self.progress.error <= self.xtol):
+        if self.judges_x and not (self.norm <= self.start_norm and self.progress.error <= self.xtol):
             return False
         step = None if moved is None or self.judges_x else moved[None]
         return not self.judges_F or bool(self.stop.holds(self.measure, self.target, self.x[None], step)[0])
@@ -216,8 +214,6 @@ class BatchConvergence:
             held = stop.holds(state.measure, state.target, state.x, moved)
         else:
             held = (progress.error <= self.xtol) & (state.norms <= state.start_norms)
-            with np.errstate(all="ignore"):
-                held &= state.measure <= WORSE * state.best_measure
             if stop.judges_F:
                 held &= stop.holds(state.measure, state.target, state.x, None)
         with np.errstate(all="ignore"):
