@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
-import warnings
+import math
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-from types import NoneType
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-import scipy.sparse.linalg as spla
 from scipy.optimize import OptimizeResult
 
-from implicitsolve._arrays.namespace import array_namespace, as_inexact
+from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._record import NewtonStep
 from implicitsolve._root import root
-from implicitsolve._scipy_keywords import DROP_IN_REPLACEMENTS
-from implicitsolve._typing import Array, CallersArray, Product, Residual
-from implicitsolve.compat._stop import ScipyStop, flat
+from implicitsolve._typing import Array, CallersArray, HostArray, Product, Residual
+from implicitsolve.compat._linear import flat, krylov_method, preconditioner
 from implicitsolve.errors import NoConvergence
 from implicitsolve.globalize import Backtracking, FullStep, Wolfe
 from implicitsolve.globalize._line_search import LineSearch
-from implicitsolve.krylov import GMRES, BiCGSTAB, KrylovMethod, ScipyKrylov
-from implicitsolve.krylov._scipy import SCIPY_METHODS
+from implicitsolve.krylov import KrylovMethod
 from implicitsolve.monitor import Monitor, check_signature, combine, table
 from implicitsolve.nonlinear import NewtonKrylov
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status
-from implicitsolve.stopping import check_limit, kind_of
+from implicitsolve.stopping import NonlinearStop, check_limit, check_number
 
+DEFAULT_F_TOL = float(np.finfo(np.float64).eps ** (1 / 3))  # SciPy's
 LINE_SEARCHES: dict[bool | str | None, LineSearch] = {
     None: FullStep(),
     False: FullStep(),
@@ -42,14 +36,85 @@ LINE_SEARCHES: dict[bool | str | None, LineSearch] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScipyStop(NonlinearStop):
+    """SciPy's termination condition, for each system of a batch."""
+
+    f_rtol: float = math.inf
+    x_tol: float = math.inf
+    x_rtol: float = math.inf
+    ignores_residual: bool = False
+
+    OWNER: ClassVar[str] = "newton_krylov"
+
+    @classmethod
+    def build(
+        cls,
+        x0: Array,
+        batch_ndim: int,
+        given: dict[str, float | None],
+        *,
+        iter: int | None,
+        maxiter: int | None,
+        tol_norm: Callable[[CallersArray], Any] | None,
+        **budget: Any,
+    ) -> ScipyStop:
+        tolerances: dict[str, Any] = {}
+        for name, value in given.items():
+            if value is None:
+                continue
+            if isinstance(value, np.ndarray) and value.ndim == 0:
+                value = value.item()
+            check_number("newton_krylov", name, value)
+            if not value >= 0:
+                raise ValueError(f"newton_krylov: `{name}` must not be negative or NaN, got {value}")
+            tolerances[name] = float(value)
+        if tol_norm is not None and not callable(tol_norm):
+            raise TypeError(f"newton_krylov: `tol_norm` must be callable, got {type(tol_norm).__name__}")
+        for name, steps in (("iter", iter), ("maxiter", maxiter)):
+            if steps is not None:
+                check_limit("newton_krylov", name, steps)
+        steps = 100 * (math.prod(x0.shape[batch_ndim:]) + 1) if maxiter is None else maxiter
+        f_tol = tolerances.pop("f_tol", DEFAULT_F_TOL)
+        return cls(
+            atol=min(f_tol, float(np.finfo(np.float64).max)),
+            rtol=0.0,
+            max_iterations=steps if iter is None else iter if maxiter is None else min(iter, maxiter),
+            norm="max" if tol_norm is None else lambda x: tol_norm(flat(x)),
+            ignores_residual=iter is not None,
+            **tolerances,
+            **budget,
+        )
+
+    @property
+    def keeps_last(self) -> bool:
+        return self.ignores_residual
+
+    def target(self, first: HostArray, F: Array) -> HostArray:
+        """Right-hand side of both conditions on the residual; 0 where a number of steps is prescribed."""
+        if self.ignores_residual:
+            return np.zeros(first.shape)
+        with np.errstate(invalid="ignore"):
+            return np.fmin(self.atol, self.f_rtol * first)  # inf * 0 is no number, and gives way
+
+    def holds(self, norms: HostArray, target: HostArray, x: Array, step: Array | None) -> HostArray:
+        """Where all conditions hold, or F is zero."""
+        is_zero, held = norms == 0, norms <= target
+        if self.ignores_residual:
+            return is_zero
+        if self.x_tol == math.inf and self.x_rtol == math.inf:
+            return is_zero | held
+        if step is None:
+            return is_zero
+        x_norm, step_norm = self.measure(x, tuple(x.shape[1:])), self.measure(step, tuple(step.shape[1:]))
+        relative = np.full(x_norm.shape, math.inf) if self.x_rtol == math.inf else self.x_rtol * x_norm
+        return is_zero | (held & (step_norm <= self.x_tol) & (step_norm <= relative))
+
+
 class ScipyProblem(Problem):
     """A problem whose F may have any shape, as SciPy accepts it."""
 
     reshapes = True
-
-
-class UnknownOptionError(TypeError, ValueError):
-    """An unknown option: a TypeError as in any call, a ValueError as in SciPy."""
 
 
 def newton_krylov(
@@ -165,9 +230,10 @@ def newton_krylov(
     function, x0 = _arguments(residual, x0, inner_options)
     x0 = as_inexact(x0, "x0")
     _check_settings(line_search, callback, inner_maxiter, outer_k, verbose=verbose, full_output=full_output)
-    exact: Any = {"derivatives": "trace"} if isinstance(jvp, str) and jvp == "trace" else {"jvp": jvp}
+    exact: Any = {"derivatives" if isinstance(jvp, str) else "jvp": jvp}
     problem = ScipyProblem(function, **exact, jac=jac, structure=structure, batch_ndim=batch_ndim, bounds=bounds)
-    krylov = _krylov_method(method, inner_maxiter, outer_k, inner_options)
+    is_own = isinstance(method, str) and method == "lgmres" and not inner_options  # GMRES that grows and recycles
+    krylov = None if is_own else krylov_method(method, inner_maxiter, outer_k, inner_options)
     tolerances = {"f_tol": f_tol, "f_rtol": f_rtol, "x_tol": x_tol, "x_rtol": x_rtol}
     budget: dict[str, Any] = {"max_evaluations": max_evaluations, "max_seconds": max_seconds}
     stop = ScipyStop.build(x0, batch_ndim, tolerances, iter=iter, maxiter=maxiter, tol_norm=tol_norm, **budget)
@@ -177,11 +243,9 @@ def newton_krylov(
     observer = _monitor(verbose, callback, batch_ndim)
     result = root(problem, x0, method=solver or "auto", stop=stop, monitor=observer, previous=known)
     result = result if iter is None else _stop(result)
-    most = np.inf if maxiter is None else maxiter
-    is_wanted = iter is not None or (np.all(result.success) and np.all(result.iterations < most))
     if full_output:
         return result.x, _optimize_result(result, has_jac=jac is not None)
-    if not is_wanted:
+    if iter is None and not _is_wanted(result, maxiter):
         raise NoConvergence(result.x, result.message, result)
     return result.x
 
@@ -216,7 +280,7 @@ def _newton(
         max_krylov=3 * inner_maxiter if is_own else inner_maxiter,
         recycle=200 if is_own and outer_k else 0,
         line_search=LINE_SEARCHES[line_search],
-        preconditioner=_preconditioner(inner_M, residual),
+        preconditioner=preconditioner(inner_M, residual),
         rdiff=rdiff,
         retry=iter is None,
     )
@@ -235,77 +299,6 @@ def _arguments(residual: Any, x0: Any, options: dict[str, Any]) -> list[Any]:
     return given
 
 
-def _krylov_method(method: Any, maxiter: int, outer_k: int, options: dict[str, Any]) -> KrylovMethod | None:
-    """Return the linear method of a name, a callable or an object; None for our growing, recycling GMRES."""
-    given = {name: value for name, value in options.items() if name.startswith("inner_")} if options else options
-    for name in options:
-        if name not in given:
-            hint = f": give {DROP_IN_REPLACEMENTS[name]}" if name in DROP_IN_REPLACEMENTS else ""
-            raise UnknownOptionError(f"Unknown parameter `{name}`: newton_krylov has no such option{hint}")
-    if isinstance(method, str):
-        gmres = partial(GMRES, restart=maxiter)
-        own: dict[str, Any] = {"lgmres": NoneType, "gmres": gmres, "fgmres": gmres, "bicgstab": BiCGSTAB}
-        if method in own and not given:
-            return own[method]()
-        if method not in SCIPY_METHODS:
-            known = sorted({*own, *SCIPY_METHODS})
-            raise ValueError(f"newton_krylov: `method` must be one of {known} or callable, got {method!r}")
-    elif kind_of(method) == "krylov":
-        if given:
-            raise UnknownOptionError(f"Unknown parameter {sorted(given)[0]}: set it in {type(method).__name__}(...)")
-        return method
-    elif not callable(method) or isinstance(method, type):
-        got = f"the class: write {method.__name__}()" if isinstance(method, type) else repr(method)
-        raise TypeError(f"newton_krylov: `method` must be a name, a function or a Krylov method, got {got}")
-    return ScipyKrylov(function=method, options=_scipy_options(method, maxiter, outer_k, given))
-
-
-def _scipy_options(method: Any, maxiter: int, outer_k: int, given: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments that SciPy's own solver would pass to the method."""
-    function = getattr(spla, method) if isinstance(method, str) else method
-    keywords: dict[str, Any] = {"maxiter": maxiter}
-    if method == "gmres":
-        keywords = {"restart": maxiter, "maxiter": 1}
-    elif method == "lgmres":
-        keywords = {"inner_m": maxiter, "maxiter": 1, "outer_k": outer_k, "outer_v": [], "store_outer_Av": False}
-        keywords["prepend_outer_v"] = True
-    valid = [name for name in inspect.signature(function).parameters if name not in ("self", "args", "kwargs")]
-    known = {p for name in SCIPY_METHODS for p in inspect.signature(getattr(spla, name)).parameters}
-    for name, value in given.items():
-        option = name.removeprefix("inner_")
-        if option in valid:
-            keywords[option] = value
-        elif option in known:
-            close = difflib.get_close_matches(option, valid, n=1)
-            warnings.warn(
-                f"Option '{name}' is invalid for the inner method: {method}. It will be ignored. "
-                "Please check inner method documentation for valid options."
-                + (f" Did you mean '{close[0]}'?" if close else ""),
-                stacklevel=4,
-            )
-        else:
-            raise UnknownOptionError(f"Unknown parameter {name}: no inner method has an option {option!r}")
-    return keywords
-
-
-def _preconditioner(M: Any, residual: Any) -> Any:
-    """inner_M as the solver takes it: a function where M follows the iterates."""
-    if M is None or not (hasattr(M, "update") or hasattr(M, "setup")):
-        return M
-    is_set_up = False
-
-    def at(x: Array, F: Array) -> Any:
-        nonlocal is_set_up
-        if not is_set_up and hasattr(M, "setup"):
-            M.setup(flat(x), flat(F), lambda z: flat(residual(array_namespace(z).reshape(z, x.shape))))
-        elif is_set_up and hasattr(M, "update"):
-            M.update(flat(x), flat(F))
-        is_set_up = True
-        return M
-
-    return at
-
-
 def _monitor(verbose: bool, callback: Product | None, batch_ndim: int) -> Monitor | None:
     monitors: list[Any] = [table()] if verbose else []
     if callback is not None:
@@ -316,6 +309,10 @@ def _monitor(verbose: bool, callback: Product | None, batch_ndim: int) -> Monito
 
         monitors.insert(0, after_step)
     return combine(*monitors) if monitors else None
+
+
+def _is_wanted(result: NonlinearResult, maxiter: int | None) -> bool:
+    return bool(np.all(result.success) and np.all(result.iterations < (np.inf if maxiter is None else maxiter)))
 
 
 def _stop(result: NonlinearResult) -> NonlinearResult:
