@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -174,12 +175,12 @@ class NonlinearStop(ChecksKeywords):
             limits.append(f"{norm.format('x')} <= {_bound(self.atol, self.rtol, '', norm.format('x0'))}")
         return " and ".join(limits)
 
-    @property
+    @cached_property
     def judges_x(self) -> bool:
         """Whether the estimated error of x decides: where no tolerance of F was given, or one of x was."""
         return self.xtol is not None or (self.rtol is None and not self.atol > 0)
 
-    @property
+    @cached_property
     def judges_F(self) -> bool:
         """Whether a tolerance of F was given."""
         return self.rtol is not None or self.atol > 0

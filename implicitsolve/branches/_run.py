@@ -11,7 +11,7 @@ from implicitsolve._record import Counts, NewtonStep
 from implicitsolve._root import root
 from implicitsolve._typing import HostArray
 from implicitsolve.branches._branch import Branch, SpecialPoint
-from implicitsolve.branches._path import Corrected, Path, Point
+from implicitsolve.branches._path import Path, Point
 from implicitsolve.monitor import Monitor, ends_solve
 from implicitsolve.nonlinear._homotopy import ALIGNED
 from implicitsolve.result import NonlinearResult
@@ -152,7 +152,8 @@ class Run:
             point, is_finite = made.point, is_finite and made.is_finite
             if point is not None and self._follows(last, point, is_end):
                 self.is_given = False
-                length = self._next_length(made)
+                longer = min(max(USUAL - made.count, -1), 1)  # twice as long after few corrections, or half as long
+                length = min(self.length * 2.0**longer, self.longest)
                 if is_end:
                     return point, length, f"the parameter has reached {point.z[-1]:.10g}"
                 end = path.correct(self.first, self.first_row, point.frame).point if self._closes(last, point) else None
@@ -219,10 +220,6 @@ class Run:
             return False
         is_regular = self.path.observe(point, metric.covector(last.tangent), last.tangent)
         return is_regular and (self.is_given or metric.inner(last.tangent, point.tangent) >= ALIGNED)
-
-    def _next_length(self, made: Corrected) -> float:
-        """The next step: twice as long where this one took few corrections, and half as long where it took many."""
-        return min(self.length * 2.0 ** min(max(USUAL - made.count, -1), 1), self.longest)
 
     def _closes(self, last: Point, point: Point) -> bool:
         metric, chord = self.path.metric, point.z - last.z

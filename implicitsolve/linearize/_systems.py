@@ -78,11 +78,6 @@ class Systems:
         self.shape: tuple[int, ...] = batch_shape + self.event_shape  # of the user's states
         self.flat_shape: tuple[int, int] = math.prod(batch_shape), self.size  # the same as (B, N)
 
-    def _take_entering(self) -> Any:
-        """The systems that enter, which the next evaluation does not see again."""
-        entering, self.entering = self.entering, None
-        return entering
-
     @property
     def has_exact_products(self) -> bool:
         """Whether J v needs no differences."""

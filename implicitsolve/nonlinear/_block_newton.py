@@ -132,7 +132,7 @@ class OneFactoredSystem(OneInvertedSystem):
         with np.errstate(all="ignore"):
             x, last, first, *vectors = (component_sizes(v[None], self.components) for v in points)  # type: ignore[index]
             scale = known_scales(self.units, x, last, first)
-            length, step = (float((v / scale).max()) for v in vectors)
+            length, step = float((vectors[0] / scale).max()), float((vectors[1] / scale).max())
         is_known = math.isfinite(length) and (
             not (self.judges_x and length <= self.xtol) or self._confirm(always=False)
         )

@@ -187,10 +187,6 @@ class _Solve:
     def _truth(self, x: Array, rows: Indices) -> HostArray:
         return self.norm[rows] if x is self.x0 else self.note(x, self._residual(x, rows), rows)
 
-    def _point_of(self, x: Array, rows: Indices) -> Array:
-        """M(x) where the outer method iterates on y, x where it iterates on x."""
-        return x if self.is_left else x - self.inner.take(rows, self.start.start).residual(x)
-
     def _end(self, solution: Solution) -> None:
         """Put the systems at the best of their points; F there alone determines which have converged."""
         rows, ended = self.systems, self.whole.tally.ended
@@ -209,7 +205,8 @@ class _Solve:
         every = self.whole.rows
 
         def change(x: Array, F: Array) -> tuple[Array, Array]:
-            point = self._point_of(self.whole.flatten(x), every)
+            y = self.whole.flatten(x)
+            point = y if self.is_left else y - self.inner.take(every, self.start.start).residual(y)
             F = self.whole.unflatten(self.whole.residual(point)) if self.is_left else F
             return self.whole.unflatten(point), F
 
