@@ -48,10 +48,17 @@ class Probe:
     """
 
     def __init__(
-        self, residual: Flat, x: HostArray, budget: int, scale: HostArray | None = None, inward: Any = None
+        self,
+        residual: Flat,
+        x: HostArray,
+        budget: int,
+        scale: HostArray | None = None,
+        inward: Any = None,
+        is_generic: bool = False,
     ) -> None:
         self.inward: Callable[[HostArray, HostArray], HostArray] = inward or (lambda x, h: h)
         self._residual, self.budget, self.evaluations = residual, budget, 0
+        self._is_generic = is_generic  # the start itself
         self.systems, self.size = x.shape
         if scale is None:
             rms = from_host(norm2(x)[:, None] / self.size**0.5, x)
@@ -79,7 +86,8 @@ class Probe:
         x, scale, random = self._start, self.scale, np.random.default_rng(SEED)
         spread = random.uniform(0.5, 1.0, self.size)
         away = np.where(x < 0, -1.0, 1.0) if x.dtype.kind != "c" else 1.0  # no unknown changes its sign
-        for distance in (GENERIC * away, -GENERIC * away, 1e-3 * GENERIC * away, 0.0):
+        distances = (GENERIC * away, -GENERIC * away, 1e-3 * GENERIC * away, 0.0)
+        for distance in distances[3 * self._is_generic :]:
             self.x = x + self.inward(x, (distance * spread * scale).astype(x.dtype))
             self.F = self.evaluate(self.x)
             self.is_finite = bool(np.isfinite(self.F).all())

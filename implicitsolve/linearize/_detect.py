@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -12,9 +13,19 @@ import numpy as np
 from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.linearize._bisection import NONE, BudgetSpentError, Entries, EvaluationError, Flat, Probe, bisect
+from implicitsolve.linearize._bisection import (
+    DISPLACEMENT,
+    NONE,
+    BudgetSpentError,
+    Entries,
+    EvaluationError,
+    Flat,
+    Probe,
+    bisect,
+)
+from implicitsolve.linearize._coloring import color_columns
 from implicitsolve.linearize._diagonals import TOO_MANY, Diagonals, NotDiagonalError, verify
-from implicitsolve.linearize._group_sums import FEW_LEFT, FEW_OPEN, LENGTH, GroupSums
+from implicitsolve.linearize._group_sums import FEW_LEFT, FEW_OPEN, LEAST_GROUPS, LENGTH, GroupSums
 from implicitsolve.linearize._shifts import shift_kernels
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure import Detection, Outcome
@@ -60,7 +71,8 @@ def detect(
     n = x.shape[1]
     if n < LEAST_UNKNOWNS:
         return Detection(how=Outcome.SMALL, evaluations=0, unknowns=n)
-    return _near(residual, x, budget, scale, inward, first, lambda probe: _search(probe, shape or (n,), bisection))
+    search = partial(_search, shape=shape or (n,), bisection=bisection)
+    return _near(residual, x, budget, search=search, scale=scale, inward=inward, first=first)
 
 
 def extend(
@@ -72,32 +84,50 @@ def extend(
     budget: int = BUDGET,
     scale: HostArray | None = None,
     inward: Inward = None,
+    differences: tuple[HostArray, HostArray] | None = None,
 ) -> Detection:
     """Find the entries that a pattern misses in some rows, in which F takes other branches than where it was found.
 
-    Where the pattern is one of diagonals, a few of the rows show others, of which all rows get the entries.
+    Where the pattern is one of diagonals, a few of the rows show others, of which all rows get the entries. Where
+    `differences` are J(x) by the pattern (1, nnz), and how far unknowns moved for it, others take fewer evaluations.
     """
+    inner = np.linspace(0, rows.size, SAMPLE + 2).astype(np.intp)[1:-1]
+    some = np.unique(rows[inner]) if known.diagonals.size else rows
 
-    def search(probe: Probe) -> Detection:
-        inner = np.linspace(0, rows.size, SAMPLE + 2).astype(np.intp)[1:-1]
-        some = rows[inner] if known.diagonals.size else rows
-        entries = _by_groups(probe, np.unique(some))[0]
+    def search(probe: Probe, beside: HostArray | None = None) -> Detection:
+        entries = _by_groups(probe, some)[0] if beside is None else _beside(probe, known, beside, some)
         structure = known.union(Sparse((entries.rows, entries.columns), unknowns=known.unknowns))
         if known.diagonals.size:
             structure = structure.with_diagonals(entries.columns - entries.rows)
         return Detection(structure=structure, how=Outcome.BISECTION, evaluations=probe.evaluations, unknowns=probe.size)
 
-    return _near(residual, x, budget, scale, inward, None, search)
+    near, spent = partial(_near, residual, x, inward=inward), 0
+    if differences is not None:
+        values, h = differences
+        found = near(budget, search=partial(search, beside=values), scale=h / (LENGTH * DISPLACEMENT), is_generic=True)
+        if found.structure is not None:
+            return found
+        spent = found.evaluations
+    again = near(max(budget - spent, 1), search=search, scale=scale)
+    return replace(again, evaluations=spent + again.evaluations)
 
 
 def _near(
-    F: Flat, x: Array, budget: int, scale: Some, inward: Inward, first: Some, search: Callable[[Probe], Detection]
+    F: Flat,
+    x: Array,
+    budget: int,
+    *,
+    search: Callable[[Probe], Detection],
+    scale: Some = None,
+    inward: Inward = None,
+    first: Some = None,
+    is_generic: bool = False,
 ) -> Detection:
     """The pattern found around a generic point near x, or the reason why there is none; `first` is F(x), if known."""
     if not isinstance(x, np.ndarray):
         first = None if first is None else to_host(first)
         F, inward, x = _by_the_host(F, inward, x)
-    probe = Probe(F, x, budget, scale, inward)
+    probe = Probe(F, x, budget, scale, inward, is_generic)
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the points are the search's choice, not the caller's
@@ -220,6 +250,33 @@ def _by_groups(probe: Probe, only: HostArray | None = None) -> Found:
         return entries, left
     more, unexplained = _by_halves(probe, left)
     return _merge(entries, np.ones(entries.rows.size, dtype=bool), more), unexplained
+
+
+def _beside(probe: Probe, known: Sparse, values: HostArray, rows: HostArray) -> Entries:
+    """Entries that some rows have beside known ones, of which `values` are J at this point.
+
+    They are found by sums that the known ones are subtracted from, which may show others where F is curved.
+    """
+    sums = GroupSums(probe, rows)
+    changes = probe.F[:, known.rows] + values * probe.h[:, known.columns]
+    entries = Entries(known.rows, known.columns, changes, NONE)
+    sums.add(LEAST_GROUPS)
+    before = rows.size + 1
+    while 0 < (left := np.count_nonzero(sums.is_open)) < before:
+        before = left
+        sums.add(LEAST_GROUPS)
+        sums.explain(entries.of(sums.is_open))
+    if left > rows.size // 2:
+        raise NotDiagonalError
+    n, mine = probe.size, np.isin(known.rows, rows)
+    old = known.rows[mine] * np.int64(n) + known.columns[mine]
+    columns, there = np.unique(np.setdiff1d(sums.keys, old) % n), np.union1d(sums.keys, old)
+    there = there[np.isin(there % n, columns)]
+    colors = color_columns(Sparse(np.divmod(there, n), unknowns=n)).colors
+    for color in np.unique(colors[columns]).tolist():
+        changed = probe.changed_rows(probe.displace(columns[colors[columns] == color]))
+        there = there[changed[there // n] | (colors[there % n] != color)]
+    return Entries(*np.divmod(there, n), probe.F[:, there // n], NONE)
 
 
 def _by_halves(probe: Probe, rows: HostArray) -> Found:

@@ -14,15 +14,15 @@ LENGTH = 2.0**-10  # of the displacements, over those of the probe: curved by 1e
 LARGEST_GROUP = 16384  # columns of a group whose places one weight tells apart; with more there are two digits
 WEIGHT_ERROR = 0.03  # of the distance between two weights, by which one may differ that is measured
 CLEAN = 1e-5  # part of the entries found in a sum that may be left of it
-TINY = 1e-6  # part of the largest sum in the row, up to which a change needs no entry
+TINY = 1e-6  # part of the largest sum in the row, up to which a change needs no entry, without differences along colors
 COLORED_DOUBT = 1e2  # ... and so many times as much of entries whose values come from the probe's displacements
 AGREED = 1e-3  # relative distance of the values of an entry in different rounds
 ULPS = 16.0  # of F, that are taken for rounding
 FIRST_ROUNDS = 3  # before rows are decoded: a wrong column then is in groups that have changed in one of 10 cases
 LEAST_GROUPS, MOST_GROUPS = 4, 64  # in a round; a row that changes with each of 64 groups is full
-FEW_LEFT, HUB = 8, 4.0  # open rows that are left to halving, if they need so many times the groups of the others
-FEW_OPEN = 0.01  # part of the rows that may stay open before differences along the colors tell more
-MANY_OPEN, MOST_IN_CELL = 8, 300  # times as many rows, and columns in question, for which pairs of columns are tried
+FEW_LEFT, HUB = 8, 8.0  # open rows that are left to halving, if they need so many times the groups of the others
+FEW_OPEN = 0.08  # part of the rows that may stay open: differences along the colors tell more
+LEAST_OPEN, MOST_IN_CELL = 64, 300  # open rows, and columns in question, for which pairs of columns are tried
 IDLE_ROUNDS, STILL_OPEN = 2, 0.9  # rounds that may leave nine of ten open rows as they are
 SYMMETRIC = 0.9  # part of the entries whose mirror images may be entries, from which on all of these are taken
 DAMPING, ALIKE = 1e-13, 1e-9  # of least squares; of two columns that no round tells apart
@@ -89,7 +89,7 @@ class GroupSums:
             if len(self.rounds) >= FIRST_ROUNDS:
                 self.explain()
                 idle = idle + 1 if np.count_nonzero(self.is_open) > STILL_OPEN * before else 0
-        return bool(before <= MANY_OPEN * max(most, FEW_LEFT))
+        return bool(before <= max(LEAST_OPEN, most))
 
     def reopen(self, rows: HostArray) -> None:
         """Take the entries of some rows for guesses again."""
@@ -115,7 +115,7 @@ class GroupSums:
 
     def explain(self, colored: Entries | None = None) -> None:
         """Close the open rows whose sums can be explained; with entries that differences along colors have shown."""
-        self._slack = self._slack if colored is None else TINY
+        self._slack = self._slack if colored is None else CLEAN
         rows = np.flatnonzero(self.is_open)
         keys, values, rest = self._decode(rows, colored)
         self.is_open[rows] = np.logical_or.reduce([part.unexplained.any(axis=0) for part in rest])
@@ -123,7 +123,7 @@ class GroupSums:
         self.guesses = keys[is_left]
         self._add(keys[~is_left], values[~is_left])
         self._mirror()
-        if np.count_nonzero(self.is_open) <= MANY_OPEN * max(FEW_LEFT, FEW_OPEN * self.size):
+        if np.count_nonzero(self.is_open) <= max(LEAST_OPEN, FEW_OPEN * self.size):
             self._close(distinct(self.guesses[self.is_open[self.guesses // self.size]], self._pairs(rows, rest)))
             self._mirror()
 
@@ -221,7 +221,7 @@ class GroupSums:
         rest, gone = np.abs(b - A @ values)[..., 0], (A @ np.abs(values))[..., 0]
         largest = np.abs(b).max(axis=1)
         is_left = rest > self.rounding(rows)[:, None] + self._slack * largest + CLEAN * gone
-        is_wrong = changed & np.where(gone > 0, is_left, rest > TINY * largest)
+        is_wrong = changed & np.where(gone > 0, is_left, rest > max(self._slack, TINY) * largest)
         return ~is_wrong.any(axis=1), values[..., 0]
 
     def _decode(self, rows: HostArray, colored: Entries | None) -> tuple[Keys, HostArray, list[Rest]]:
@@ -251,7 +251,7 @@ class GroupSums:
             if not found.size:
                 row, column = np.divmod(keys, n)
                 for part in rest:
-                    part.unexplained = part.is_wrong(rounding + self._slack * part.largest)
+                    part.unexplained = part.is_wrong(rounding, self._slack)
                 return rows[row] * np.int64(n) + column, values, rest
             keys, values = np.append(keys, found), np.append(values, its)
             row, column = np.divmod(found, n)
@@ -294,11 +294,11 @@ class Rest:
             self.sums[digit] -= _totals(place, values * weight[column], self.changed.shape)
         self.gone += doubt * _totals(place, np.abs(values), self.changed.shape)
 
-    def is_wrong(self, rounding: HostArray) -> HostArray:
-        """Where more is left than rounding, or no entry explains the change (groups, rows)."""
+    def is_wrong(self, rounding: HostArray, slack: float) -> HostArray:
+        """Where rounding, or a part of the largest, cannot be what is left, or no entry explains it (groups, rows)."""
         size = np.abs(self.sums)
-        is_left = (size > rounding + CLEAN * self.gone).any(axis=0)
-        return self.changed & np.where(self.gone > 0, is_left, size[0] > TINY * self.largest)
+        is_left = (size > rounding + slack * self.largest + CLEAN * self.gone).any(axis=0)
+        return self.changed & np.where(self.gone > 0, is_left, size[0] > max(slack, TINY) * self.largest)
 
     def alone(self, rounding: HostArray) -> tuple[HostArray, HostArray, HostArray]:
         """Rows, columns that alone would make what is left of a sum, and their values."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from implicitsolve._arrays.host import from_host
+from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import is_cupy_array
 from implicitsolve._record import LimitReached
 from implicitsolve._typing import Array, HostArray
@@ -212,13 +212,13 @@ class SparseJacobians(JacobianAssembler):
         if not (is_new or is_slow):
             return J
         rows = self._wrong(evaluator, x, F, J, WRONG)
-        while self._widens(evaluator, x, rows):
+        while self._widens(evaluator, x, J, rows):
             J = self.assembler.assemble(evaluator, x, F)
             rows = self._wrong(evaluator, x, F, J, WRONG)
         self._is_refuted = bool(rows.size) and self.searches >= MOST_SEARCHES
         return J
 
-    def _widens(self, evaluator: Evaluator, x: Array, rows: HostArray) -> bool:
+    def _widens(self, evaluator: Evaluator, x: Array, J: SparseMatrix, rows: HostArray) -> bool:
         """Whether more entries are found in some rows of the pattern: by few searches in a solve, cheap ones first."""
         known, budget, inward = self._found.structure, self._budget, evaluator.inward
         if not rows.size or self.searches >= MOST_SEARCHES or known is None or budget is None:
@@ -231,7 +231,9 @@ class SparseJacobians(JacobianAssembler):
                 return self._widen(Detection(structure=guess, how=self._found.how, evaluations=0, unknowns=x.shape[1]))
             if self._widen(detect(residual, x, shape=shape, bisection=False, budget=budget, inward=inward)):
                 return True
-        return self._widen(extend(residual, x, known, rows, budget=budget, inward=inward))
+        is_one = x.shape[0] == 1 and x.dtype == np.float64 and J.structure.nnz == known.nnz
+        near = (to_host(J.flat_data), np.abs(to_host(self.assembler.lengths(x)))) if is_one else None
+        return self._widen(extend(residual, x, known, rows, budget=budget, inward=inward, differences=near))
 
     def _wrong(self, evaluator: Evaluator, x: Array, F: Array, J: SparseMatrix, mismatch: float) -> HostArray:
         """Rows that show by a product that the pattern misses entries there."""
