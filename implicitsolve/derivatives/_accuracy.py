@@ -17,9 +17,9 @@ from implicitsolve._arrays.namespace import array_namespace, eps
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.derivatives._systems import DROWNED
 from implicitsolve.kernels._norms import norm2
-from implicitsolve.linearize._detect import random_direction
 from implicitsolve.linearize._difference_steps import DifferenceSteps, rms
 from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.linearize._sparse_assemble import random_direction
 from implicitsolve.problem import spread
 
 RATIO = 8.0  # of the lengths of two differences

@@ -31,8 +31,8 @@ from implicitsolve.direct import BlockLU, Factored, solve_factored
 from implicitsolve.direct._sparse_lu import SparseLU
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._assemble import Assembler
-from implicitsolve.linearize._detect import random_direction
 from implicitsolve.linearize._evaluator import Evaluator, JacobianProducts
+from implicitsolve.linearize._sparse_assemble import random_direction
 from implicitsolve.linearize._sparse_jacobian import sparse_jacobian
 from implicitsolve.nonlinear._solve import problem_in_state
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator

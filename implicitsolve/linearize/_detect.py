@@ -11,23 +11,13 @@ from typing import Any, Literal
 import numpy as np
 
 from implicitsolve._arrays.host import from_host, to_host
-from implicitsolve._arrays.namespace import array_namespace, eps
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.linearize._bisection import (
-    DISPLACEMENT,
-    NONE,
-    BudgetSpentError,
-    Entries,
-    EvaluationError,
-    Flat,
-    Probe,
-    bisect,
-)
+from implicitsolve.linearize._bisection import NONE, BudgetSpentError, Entries, EvaluationError, Flat, Probe, bisect
 from implicitsolve.linearize._coloring import color_columns
 from implicitsolve.linearize._diagonals import TOO_MANY, Diagonals, NotDiagonalError, verify
 from implicitsolve.linearize._group_sums import FEW_LEFT, FEW_OPEN, LEAST_GROUPS, LENGTH, GroupSums
 from implicitsolve.linearize._shifts import shift_kernels
-from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.linearize._sparse_assemble import random_direction, wrong_rows
 from implicitsolve.structure import Detection, Outcome
 from implicitsolve.structure._sparse import Sparse, from_csc
 
@@ -37,10 +27,6 @@ Some = Array | None
 LEAST_UNKNOWNS = 16  # systems with fewer are dense: their Jacobian costs no more than the search
 SMALLEST_GRAPH = 64  # in smaller ones the pattern of a graph costs what Krylov does (benchmarks/pde.py)
 SAMPLE = 8  # rows that show which diagonals a pattern misses
-MISMATCH = 1e-3  # part of |J| |d| by which J d may differ from the measured change of F
-CURVED_PART = 10.0  # ... or so many times what F differs from a straight line along d
-ROUNDING_UNITS = 1e3  # ... or so many units in the last place of F
-GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2, whose multiples m differ from whole numbers by 1 / (sqrt(5) m) or more
 FEW_OFFSETS = 8  # of all columns, up to which those of one-sided differences take fewer evaluations than bisection
 KINK_GROUPS = 8  # evaluations that tell rows in which J is wrong for a kink of F alone
 FIXED, FOR_ENTRY = 10.0, 11.0  # evaluations of `GroupSums`; for each entry of a row: on meshes and networks
@@ -84,32 +70,31 @@ def extend(
     budget: int = BUDGET,
     scale: HostArray | None = None,
     inward: Inward = None,
-    differences: tuple[HostArray, HostArray] | None = None,
+    values: HostArray | None = None,
 ) -> Detection:
     """Find the entries that a pattern misses in some rows, in which F takes other branches than where it was found.
 
     Where the pattern is one of diagonals, a few of the rows show others, of which all rows get the entries. Where
-    `differences` are J(x) by the pattern (1, nnz), and how far unknowns moved for it, others take fewer evaluations.
+    `values` (1, nnz) are J(x) by the pattern, others are sought beside these first, with displacements by `scale`.
     """
     inner = np.linspace(0, rows.size, SAMPLE + 2).astype(np.intp)[1:-1]
     some = np.unique(rows[inner]) if known.diagonals.size else rows
 
-    def search(probe: Probe, beside: HostArray | None = None) -> Detection:
-        entries = _by_groups(probe, some)[0] if beside is None else _beside(probe, known, beside, some)
+    def search(probe: Probe, values: HostArray | None = None) -> Detection:
+        entries = _by_groups(probe, some)[0] if values is None else _beside(probe, known, values, some)
         structure = known.union(Sparse((entries.rows, entries.columns), unknowns=known.unknowns))
         if known.diagonals.size:
             structure = structure.with_diagonals(entries.columns - entries.rows)
         return Detection(structure=structure, how=Outcome.BISECTION, evaluations=probe.evaluations, unknowns=probe.size)
 
-    near, spent = partial(_near, residual, x, inward=inward), 0
-    if differences is not None:
-        values, h = differences
-        found = near(budget, search=partial(search, beside=values), scale=h / (LENGTH * DISPLACEMENT), is_generic=True)
-        if found.structure is not None:
-            return found
-        spent = found.evaluations
-    again = near(max(budget - spent, 1), search=search, scale=scale)
-    return replace(again, evaluations=spent + again.evaluations)
+    near = partial(_near, residual, x, inward=inward)
+    if values is None:
+        return near(budget, search=search, scale=scale)
+    found = near(budget, search=partial(search, values=values), scale=scale, is_generic=True)
+    if found.structure is not None:
+        return found
+    again = near(max(budget - found.evaluations, 1), search=search)
+    return replace(again, evaluations=found.evaluations + again.evaluations)
 
 
 def _near(
@@ -347,47 +332,3 @@ def _are_complete(probe: Probe, structure: Sparse, d: HostArray, rows: HostArray
         if (probe.evaluate(moved)[:, few] != all_moved[:, few]).any():
             return False
     return True
-
-
-def random_direction(colors: HostArray | None, size: int, seed: int) -> HostArray:
-    """Numbers of size 0.5 to 1, far apart for near columns of a color: an entry in the wrong one shows."""
-    random = np.random.default_rng(seed)
-    if colors is None:
-        lengths = random.uniform(0.5, 1.0, size)
-    else:
-        order = np.argsort(colors.astype(np.min_scalar_type(int(colors.max()))), kind="stable")
-        first = np.searchsorted(colors[order], np.arange(int(colors.max()) + 1))
-        rank = np.empty(size)
-        rank[order] = np.arange(size) - first[colors[order]]
-        turns = rank * GOLDEN + random.uniform()
-        lengths = 0.5 + 0.5 * (turns - np.floor(turns))
-    return np.asarray(lengths * random.choice((-1.0, 1.0), size))
-
-
-def wrong_rows(
-    evaluate: Flat,
-    x: Array,
-    F: Array,
-    structure: Sparse,
-    values: Array,
-    d: Array,
-    full_rows: HostArray,
-    mismatch: float = MISMATCH,
-) -> HostArray:
-    """Rows, full ones aside, in which J d differs from F's change along d in some system: one evaluation, or two."""
-    xp, is_full = array_namespace(x), np.zeros(structure.unknowns, dtype=bool)
-    is_full[full_rows] = True
-    with np.errstate(all="ignore"):
-        change = evaluate(x + d) - F
-        size = SparseMatrix(xp.abs(values), structure).matvec(xp.abs(d))
-        excess = xp.abs(change - SparseMatrix(values, structure).matvec(d)) - mismatch * size
-        excess -= ROUNDING_UNITS * eps(xp, F.dtype) * xp.abs(F)
-        suspected = ~(excess <= 0) & from_host(~is_full, x)
-        if not xp.any(suspected):
-            return np.zeros(is_full.size, dtype=bool)
-        curved = xp.abs(change - 2.0 * (evaluate(x + 0.5 * d) - F))
-        curved, size, excess, wrong = map(to_host, (curved, size, excess, suspected))
-        parts = np.append(curved[size > 0] / size[size > 0], 0.0)
-        usual = np.quantile(parts, 0.95)  # of other rows: in one row terms may cancel
-        wrong = wrong & ~(excess <= CURVED_PART * np.fmax(curved, usual * size))
-    return np.asarray(wrong.any(axis=0))

@@ -26,6 +26,10 @@ Product = Callable[[Array], Array]
 NOWHERE = np.zeros((0, 2), dtype=np.intp)
 DIFFERENCE_DIGITS = 1e5  # units of rounding that differences have at least, which counts in single precision
 GOOD_COLORING = 1.25  # colors over the entries of the fullest row, up to which no fewer are sought
+MISMATCH = 1e-3  # part of |J| |d| by which J d may differ from the measured change of F
+CURVED_PART = 10.0  # ... or so many times what F differs from a straight line along d
+ROUNDING_UNITS = 1e3  # ... or so many units in the last place of F
+GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2, whose multiples m differ from whole numbers by 1 / (sqrt(5) m) or more
 
 
 class Places(NamedTuple):
@@ -240,3 +244,47 @@ class SparseAssembler:
                 color = int(self._on_host.colors[column])
                 rest = mean * xp.sum(xp.where(colors == color, size, 0.0), axis=1)
                 data[:, entry] = (changes[color, :, row] - rest) / steps[:, column]
+
+
+def random_direction(colors: HostArray | None, size: int, seed: int) -> HostArray:
+    """Numbers of size 0.5 to 1, far apart for near columns of a color: an entry in the wrong one shows."""
+    random = np.random.default_rng(seed)
+    if colors is None:
+        lengths = random.uniform(0.5, 1.0, size)
+    else:
+        order = np.argsort(colors.astype(np.min_scalar_type(int(colors.max()))), kind="stable")
+        first = np.searchsorted(colors[order], np.arange(int(colors.max()) + 1))
+        rank = np.empty(size)
+        rank[order] = np.arange(size) - first[colors[order]]
+        turns = rank * GOLDEN + random.uniform()
+        lengths = 0.5 + 0.5 * (turns - np.floor(turns))
+    return np.asarray(lengths * random.choice((-1.0, 1.0), size))
+
+
+def wrong_rows(
+    evaluate: Flat,
+    x: Array,
+    F: Array,
+    structure: Sparse,
+    values: Array,
+    d: Array,
+    full_rows: HostArray,
+    mismatch: float = MISMATCH,
+) -> HostArray:
+    """Rows, full ones aside, in which J d differs from F's change along d in some system: one evaluation, or two."""
+    xp, is_full = array_namespace(x), np.zeros(structure.unknowns, dtype=bool)
+    is_full[full_rows] = True
+    with np.errstate(all="ignore"):
+        change = evaluate(x + d) - F
+        size = SparseMatrix(xp.abs(values), structure).matvec(xp.abs(d))
+        excess = xp.abs(change - SparseMatrix(values, structure).matvec(d)) - mismatch * size
+        excess -= ROUNDING_UNITS * eps(xp, F.dtype) * xp.abs(F)
+        suspected = ~(excess <= 0) & from_host(~is_full, x)
+        if not xp.any(suspected):
+            return np.zeros(is_full.size, dtype=bool)
+        curved = xp.abs(change - 2.0 * (evaluate(x + 0.5 * d) - F))
+        curved, size, excess, wrong = map(to_host, (curved, size, excess, suspected))
+        parts = np.append(curved[size > 0] / size[size > 0], 0.0)
+        usual = np.quantile(parts, 0.95)  # of other rows: in one row terms may cancel
+        wrong = wrong & ~(excess <= CURVED_PART * np.fmax(curved, usual * size))
+    return np.asarray(wrong.any(axis=0))

@@ -13,9 +13,9 @@ from implicitsolve._arrays.namespace import eps
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._bisection import NONE
-from implicitsolve.linearize._detect import MISMATCH, detect, extend, random_direction, wrong_rows
+from implicitsolve.linearize._detect import detect, extend
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.linearize._sparse_assemble import SparseAssembler
+from implicitsolve.linearize._sparse_assemble import MISMATCH, SparseAssembler, random_direction, wrong_rows
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure import Detection, Outcome
 from implicitsolve.structure._sparse import Sparse

@@ -16,9 +16,11 @@ from implicitsolve._record import LimitReached
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._cudss import load_cudss
 from implicitsolve.kernels._norms import norm2
-from implicitsolve.linearize._detect import detect, extend, random_direction, wrong_rows
+from implicitsolve.linearize._bisection import DISPLACEMENT
+from implicitsolve.linearize._detect import detect, extend
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.linearize._sparse_assemble import SparseAssembler
+from implicitsolve.linearize._group_sums import LENGTH
+from implicitsolve.linearize._sparse_assemble import SparseAssembler, random_direction, wrong_rows
 from implicitsolve.nonlinear._budget import evaluations_without_progress
 from implicitsolve.nonlinear._newton_krylov import LEAST_FIRST
 from implicitsolve.nonlinear._offered_jacobians import OfferedJacobians
@@ -231,9 +233,10 @@ class SparseJacobians(JacobianAssembler):
                 return self._widen(Detection(structure=guess, how=self._found.how, evaluations=0, unknowns=x.shape[1]))
             if self._widen(detect(residual, x, shape=shape, bisection=False, budget=budget, inward=inward)):
                 return True
-        is_one = x.shape[0] == 1 and x.dtype == np.float64 and J.structure.nnz == known.nnz
-        near = (to_host(J.flat_data), np.abs(to_host(self.assembler.lengths(x)))) if is_one else None
-        return self._widen(extend(residual, x, known, rows, budget=budget, inward=inward, differences=near))
+        values = scale = None
+        if x.shape[0] == 1 and x.dtype == np.float64 and J.structure.nnz == known.nnz:
+            values, scale = to_host(J.flat_data), np.abs(to_host(self.assembler.lengths(x))) / (LENGTH * DISPLACEMENT)
+        return self._widen(extend(residual, x, known, rows, budget=budget, inward=inward, values=values, scale=scale))
 
     def _wrong(self, evaluator: Evaluator, x: Array, F: Array, J: SparseMatrix, mismatch: float) -> HostArray:
         """Rows that show by a product that the pattern misses entries there."""

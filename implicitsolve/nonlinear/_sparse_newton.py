@@ -36,9 +36,9 @@ from implicitsolve.structure import Outcome
 from implicitsolve.structure._grid import Grid
 from implicitsolve.structure._sparse import Sparse
 
-LEAST_RENT, MOST_RENT = 0.33, 1.75  # of the likely cost of bisection, that products take before it
+LEAST_RENT, MOST_RENT = 0.15, 1.3  # of the likely cost of bisection, that products take before it
 TENTH = 0.1  # of a direction: the least part that the first trial after a whole step leaves
-RENTED = 20  # Krylov vectors of a step meanwhile: the rule is looked at between steps
+RENTED = 10  # Krylov vectors of a step meanwhile: the rule is looked at between steps
 PRODUCTS_OF_FACTORS = 8.0  # unknowns for each product with a full matrix that its factors take the time of
 
 
@@ -57,8 +57,8 @@ class SparseNewton(PlannedMethod):
         Evaluations for the detection. Default 400.
     bisection : bool or "late", optional
         Whether the detection looks for patterns without diagonals, such as networks: at the start, or, "late", when
-        `NewtonKrylov` has taken a third of the evaluations that this is likely to cost, and at its rate of convergence
-        would take clearly more. Default True.
+        `NewtonKrylov` has taken a seventh of the evaluations that this is likely to cost, and would take clearly more
+        at its rate of convergence. Default True.
     line_search : Backtracking, Dogleg or FullStep, optional
         How far to go along a direction from a new J.
     factor : SparseLU or petsc.PETScLU, optional
