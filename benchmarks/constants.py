@@ -45,6 +45,7 @@ from benchmarks.robustness import sets as robustness_sets
 from benchmarks.robustness import started
 from benchmarks.rootless_systems import Case, hopeless_cases, layer_cases, solvable_cases
 from benchmarks.sparse_problems import sparse_gallery
+from benchmarks.sparse_problems.coupled import coupled_problems
 from benchmarks.structure import is_number
 from implicitsolve.adapters import gru_parameters, implicit_gru
 from implicitsolve.nonlinear import _plan
@@ -245,6 +246,7 @@ def sets() -> Solves:
         "robustness": [plain(*case) for cases in published.values() for case in cases],
         "hard": [of(case) for case in solvable_cases() if not case.name.startswith("mgh")],
         "sparse": [plain(*case) for case in sparse],
+        "coupled": [plain(p, p.x0) for p in coupled_problems()],
         "layers": [*layers(), *map(of, layer_cases())],
         "cubics": [partial(ims.root, partial(np.polyval, c), np.array([3.0])) for c in cubics],
         "positive unknowns": positive,

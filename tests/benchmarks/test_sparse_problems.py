@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import fsolve
 
 from benchmarks.sparse_problems import sparse_gallery
 from benchmarks.sparse_problems.awkward import awkward_problems
+from benchmarks.sparse_problems.coupled import coupled_problems
 from benchmarks.sparse_problems.networks import ieee14
 
 
-@pytest.mark.parametrize("problem", [*sparse_gallery("quick"), *awkward_problems(12)], ids=str)
+@pytest.mark.parametrize("problem", [*sparse_gallery("quick"), *awkward_problems(12), *coupled_problems()], ids=str)
 def test_residuals_are_pure_and_finite(problem):
     x = problem.x0.copy()
     first = problem.residual(x)
@@ -21,11 +23,8 @@ def test_residuals_are_pure_and_finite(problem):
 
 def test_published_power_flow():
     # Voltages of the solved case as the archive of the University of Washington prints them.
-    scipy_optimize = pytest.importorskip("scipy.optimize")
     problem = ieee14()
-    x, _, found, _ = scipy_optimize.fsolve(
-        lambda x: problem.residual(x.reshape(2, 14)).ravel(), problem.x0.ravel(), full_output=True
-    )
+    x, _, found, _ = fsolve(lambda x: problem.residual(x.reshape(2, 14)).ravel(), problem.x0.ravel(), full_output=True)
     angle, volts = x.reshape(2, 14)
     assert found == 1
     assert np.allclose(volts[[3, 4, 8, 13]], [1.019, 1.020, 1.056, 1.036], atol=2e-3)
