@@ -1,18 +1,16 @@
 """What each stage and each numeric constant of the methods is worth: solves with one switched off, halved and doubled.
 
 Every number at the top of a module of `krylov`, `globalize`, `linearize`, `nonlinear`, `precondition`, `problem` and
-`stopping` is varied alone, in its module and wherever it is imported. Counted are evaluations, and the systems that
-are solved: the 23 problems of Burkardt, those of Moré, Garbow and Hillstrom from 1 and 10 times the standard start,
-differential equations, sparse systems, and implicit layers, by "auto", and the first sets by Newton–Krylov too. A
-constant that changes no count here bounds memory or time, or guards against what these problems do not have.
+`stopping` is halved and doubled alone, in its module, in classes of it, and wherever it is imported. Those solves of
+`sets` are repeated in which a function runs that reads it; counted are solved systems and evaluations.
 
 A stage of a plan is switched off for each system; counted are solved systems and evaluations, set by set.
 
 Usage::
 
-    python -m benchmarks.constants --stages                                 # minutes: what each stage earns
-    python -m benchmarks.constants                                          # hours
-    python -m benchmarks.constants --only krylov --write constants.md
+    python -m benchmarks.constants --stages         # minutes: what each stage earns
+    python -m benchmarks.constants                  # an hour: what each constant is worth
+    python -m benchmarks.constants --only krylov    # of these alone; the others keep their counts
 """
 
 from __future__ import annotations
@@ -29,22 +27,20 @@ import sys
 import tokenize
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
 
 import implicitsolve as ims
-from benchmarks.benchmarks.problems import burkardt_problems, classic_problems, pde_gallery
 from benchmarks.benchmarks.problems.scalable import scalable_cases
 from benchmarks.robustness import sets as robustness_sets
-from benchmarks.robustness import started
 from benchmarks.rootless_systems import Case, hopeless_cases, layer_cases, solvable_cases
-from benchmarks.sparse_problems import sparse_gallery
 from benchmarks.sparse_problems.coupled import coupled_problems
 from benchmarks.structure import is_number
 from implicitsolve.adapters import gru_parameters, implicit_gru
@@ -68,14 +64,15 @@ class Constant:
     name: str
     value: float
     meaning: str
-    found: dict[float, tuple[int, int]] = field(default_factory=dict)  # by factor: evaluations, and systems solved
+    solves: int = 0  # that read it
+    found: dict[str, tuple[int, int]] = field(default_factory=dict)  # by factor: more evaluations, and systems solved
 
     @contextmanager
     def times(self, factor: float) -> Iterator[None]:
         """Vary it, in its module and in those that import it."""
         value = self.value * factor
         changed = max(1, round(value)) if isinstance(self.value, int) else value
-        users = [sys.modules[name] for name in [self.module, *_importers(self.module, self.name)]]
+        users = self.users
         for user in users:
             setattr(user, self.name, changed)
         try:
@@ -83,6 +80,21 @@ class Constant:
         finally:
             for user in users:
                 setattr(user, self.name, self.value)
+
+    @property
+    def users(self) -> list[Any]:
+        """The modules, and classes in them, that have it."""
+        modules = [sys.modules[name] for name in [self.module, *_importers(self.module, self.name)]]
+        classes = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
+        return [*modules, *(kind for kind in classes if vars(kind).get(self.name) is self.value)]
+
+    def is_read_by(self, codes: set[CodeType]) -> bool:
+        """Whether one of these functions reads it."""
+        files = {
+            sys.modules[user.__module__ if isinstance(user, type) else user.__name__].__file__ for user in self.users
+        }
+        has_class = any(isinstance(user, type) for user in self.users)
+        return any(self.name in code.co_names and (has_class or code.co_filename in files) for code in codes)
 
 
 def _modules() -> list[str]:
@@ -144,21 +156,6 @@ def layers() -> Iterator[Callable[[], Any]]:
             yield partial(ims.root, implicit_gru(scaled, inputs), stop=ims.NonlinearStop(atol=1e-8))
 
 
-def solves() -> list[Callable[[], Any]]:
-    """All solves of one count."""
-    classic = [(p, started(p, factor)) for p in classic_problems() for factor in (1, 10)]
-    small = [(p, p.x0) for p in (*burkardt_problems(), *pde_gallery())]
-    sparse = [(p, p.x0) for p in sparse_gallery("quick")]
-    by_auto = [(*case, "auto") for case in (*classic, *small, *sparse)]
-    by_krylov = [(*case, "newton-krylov") for case in (*classic[::2], *small)]
-
-    def solve(p: Any, x0: Any, method: str) -> Any:
-        stop = ims.NonlinearStop(atol=p.tolerance(), max_evaluations=MOST)
-        return ims.root(p.residual, x0, method=method, stop=stop)
-
-    return [*(partial(solve, *case) for case in (*by_auto, *by_krylov)), *layers()]
-
-
 def counted(cases: list[Callable[[], Any]]) -> tuple[int, int]:
     """Evaluations in all, and systems solved."""
     results = []
@@ -170,26 +167,51 @@ def counted(cases: list[Callable[[], Any]]) -> tuple[int, int]:
     return sum(c.residuals + c.jvps + c.vjps for c in counts), sum(int(np.sum(r.success)) for r in results)
 
 
-def table(found: list[Constant], plain: tuple[int, int]) -> str:
-    """Markdown: changes of evaluations in percent, and of systems solved."""
-    lines = [
-        "| constant | value | what it is | halved | doubled |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+def functions_of(case: Callable[[], Any]) -> set[CodeType]:
+    """The functions of the package that run in a solve."""
+    codes = set[CodeType]()
+    sys.setprofile(lambda frame, event, _: codes.add(frame.f_code) if event == "call" else None)
+    try:
+        counted([case])
+    finally:
+        sys.setprofile(None)
+    return {code for code in codes if "implicitsolve" in code.co_filename}
+
+
+def vary(only: str | None) -> list[dict[str, Any]]:
+    """Halve and double each constant, or those whose modules and names contain `only`."""
+    cases = [case for name, part in sets().items() if name not in LARGE for case in part]
+    plain, codes, found = [counted([case]) for case in cases], [functions_of(case) for case in cases], constants(only)
     for constant in found:
-        cells = []
+        places = [k for k, code in enumerate(codes) if constant.is_read_by(code)]
+        constant.solves, before = len(places), np.sum([plain[k] for k in places] or [(0, 0)], axis=0)
         for factor in FACTORS:
-            if factor not in constant.found:
-                cells.append("impossible")
-                continue
-            evaluations, solved = constant.found[factor]
-            change = 100 * (evaluations / plain[0] - 1)
-            cells.append("none" if evaluations == plain[0] else f"{change:+.1f} %")
-            cells[-1] += "" if solved == plain[1] else f", {solved - plain[1]:+d} solved"
-        module = constant.module.removeprefix("implicitsolve.").replace(".", "/")
-        meaning = constant.meaning.replace("|", "\\|")
-        lines.append(f"| `{module}.{constant.name}` | {constant.value:g} | {meaning} | {cells[0]} | {cells[1]} |")
+            with constant.times(factor), suppress(ValueError, IndexError, TypeError, ZeroDivisionError):
+                after = counted([cases[k] for k in places])
+                constant.found[f"{factor:g}"] = int(after[0] - before[0]), int(after[1] - before[1])
+        print(constant.module, constant.name, len(places), constant.found, flush=True)
+    whole = {"solves": len(cases), "evaluations": sum(a for a, _ in plain), "solved": sum(b for _, b in plain)}
+    return [whole, *map(dataclasses.asdict, found)]
+
+
+def table(whole: dict[str, int], found: list[dict[str, Any]]) -> str:
+    """Markdown: of each constant the solves that read it, evaluations in percent of theirs, and systems solved."""
+    lines = ["| constant | value | what it is | solves | halved | doubled |", "| --- | --- | --- | --- | --- | --- |"]
+    for constant in found:
+        cells = [_cell(constant["found"].get(f"{factor:g}"), whole["evaluations"]) for factor in FACTORS]
+        module = constant["module"].removeprefix("implicitsolve.").replace(".", "/")
+        meaning, solves = constant["meaning"].replace("|", "\\|"), constant["solves"]
+        cells = cells if solves else ["", ""]
+        name = f"`{module}.{constant['name']}`"
+        lines.append(f"| {name} | {constant['value']:g} | {meaning} | {solves or ''} | {cells[0]} | {cells[1]} |")
     return "\n".join(lines)
+
+
+def _cell(change: tuple[int, int] | None, evaluations: int) -> str:
+    if change is None:
+        return "impossible"
+    more = f"{100 * change[0] / evaluations:+.2f} %" if change[0] else "none"
+    return more + (f", {change[1]:+d} solved" if change[1] else "")
 
 
 def separate_equations() -> Iterator[tuple[Callable[[Any], Any], Any]]:
@@ -226,6 +248,8 @@ def option_price(strike: Any, time: Any, volatility: Any) -> Any:
 Solves = dict[str, list[Callable[[], Any]]]
 NEVER = _plan.Condition("never", lambda context, solution: np.zeros(solution.status.size, dtype=bool))
 STORED = Path(__file__).with_name("ablation.json")
+CONSTANTS = Path(__file__).with_name("constants.json")
+LARGE = ("layers", "rootless", "collocation", "scalable")  # sets that take too long to vary each constant
 
 
 def sets() -> Solves:
@@ -365,41 +389,36 @@ newer than these counts have no row.
 
 PAGE = """# What the constants are worth
 
-Each number that the methods decide by was halved and doubled, alone, and the evaluations of all solves counted again:
-{solves} solves of small, sparse and hard systems and of layers, {evaluations} evaluations, {solved} systems solved.
-A constant that changes no count here bounds memory or time, or guards against what these problems do not have. Sources
-of those that are published stand beside them in the code. This page is written by `python -m benchmarks.constants`.
+Each number that the methods decide by was halved and doubled, alone. Of {solves} solves (all sets of the
+[ablation of the stages](ablation.md) but the large ones) those were repeated that run a function which reads it: how
+many these are, the change of evaluations in percent of the {evaluations:,} of all, and that of the {solved:,} solved.
+A constant without an effect here bounds memory or time, guards against what these problems do not have, is read when
+a module is imported, or serves batches, devices or large systems. Sources of published ones stand beside them in the
+code. Written by `python -m benchmarks.constants`, which stores the counts in `benchmarks/constants.json`.
 
 {table}
 """
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Vary the constants, and print or write the table."""
+    """Vary the constants, or switch the stages off; store the counts, and write the page."""
     parser = argparse.ArgumentParser(description="Evaluations with each constant halved and doubled.")
     parser.add_argument("--only", help="constants, after their modules, or sets whose names contain this")
-    parser.add_argument("--write", type=Path, help="a page for the docs")
-    parser.add_argument("--stages", action="store_true", help="switch the stages off instead; store the counts")
+    parser.add_argument("--stages", action="store_true", help="switch the stages off instead")
     options = parser.parse_args(arguments)
     if options.stages:
         counts = ablation(options.only)
         STORED.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
-        page = options.write or Path("docs/performance/ablation.md")
-        page.write_text(ABLATION.format(table=ablation_table(counts)), encoding="utf-8")
+        Path("docs/performance/ablation.md").write_text(ABLATION.format(table=ablation_table(counts)), encoding="utf-8")
         return
-    cases = solves()
-    plain, found = counted(cases), constants(options.only)
-    for constant in found:
-        for factor in FACTORS:
-            with constant.times(factor):
-                try:
-                    constant.found[factor] = counted(cases)
-                except (ValueError, IndexError, TypeError) as error:  # of arrays that such a number does not suit
-                    print(f"{constant.module}.{constant.name} times {factor}: {error!r}", file=sys.stderr)
-        print(table([constant], plain).splitlines()[-1], flush=True)
-    if options.write:
-        page = PAGE.format(solves=len(cases), evaluations=f"{plain[0]:,}", solved=plain[1], table=table(found, plain))
-        options.write.write_text(page, encoding="utf-8")
+    whole, *found = vary(options.only)
+    if options.only:
+        new = {(constant["module"], constant["name"]): constant for constant in found}
+        _, *stored = json.loads(CONSTANTS.read_text(encoding="utf-8"))
+        found = [new.get((constant["module"], constant["name"]), constant) for constant in stored]
+    CONSTANTS.write_text(json.dumps([whole, *found], indent=1) + "\n", encoding="utf-8")
+    page = PAGE.format(**whole, table=table(whole, found))
+    Path("docs/performance/constants.md").write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":
