@@ -279,9 +279,8 @@ class Progress:
         where, larger = self.where, self.larger
         scale = larger(larger(size, before), SMALLEST)
         if self.has_any(self.away_gain > 0):
-            correction = larger(
-                correction, next_length(self.away_gain * self.norm * (step / larger(self.step, SMALLEST)), step)
-            )
+            moved = self.away_gain * self.norm * (step / larger(self.step, SMALLEST))
+            correction = larger(correction, next_length(moved, step))
         is_visible = (self.size <= FAR * self.reference) | (self.contractions >= 2)
         is_visible = is_visible & ((before == 0) | (before * FARTHEST >= step))
         is_known = (
