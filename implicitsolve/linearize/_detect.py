@@ -15,7 +15,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.linearize._bisection import NONE, BudgetSpentError, Entries, EvaluationError, Flat, Probe, bisect
 from implicitsolve.linearize._coloring import color_columns
 from implicitsolve.linearize._diagonals import TOO_MANY, Diagonals, NotDiagonalError, verify
-from implicitsolve.linearize._group_sums import FEW_LEFT, FEW_OPEN, LEAST_GROUPS, LENGTH, GroupSums
+from implicitsolve.linearize._group_sums import FEW_LEFT, FEW_OPEN, LEAST_GROUPS, LENGTH, MOST_OPEN, GroupSums
 from implicitsolve.linearize._shifts import shift_kernels
 from implicitsolve.linearize._sparse_assemble import random_direction, wrong_rows
 from implicitsolve.structure import Detection, Outcome
@@ -219,7 +219,9 @@ def _by_groups(probe: Probe, only: HostArray | None = None) -> Found:
     if probe.systems > 1 or probe.F.dtype.char not in "dD" or rows.size <= FEW_LEFT:
         return _by_halves(probe, rows)
     sums, n = GroupSums(probe, rows), probe.size
-    if not sums.search(int(FEW_OPEN * rows.size)):
+    few = int(FEW_OPEN * rows.size)
+    sums.search(min(few, MOST_OPEN))
+    if np.count_nonzero(sums.is_open) > max(few, 8 * FEW_LEFT):
         return _by_halves(probe, rows)
     pattern = Sparse(np.divmod(sums.pattern, n), unknowns=n)
     entries, unexplained = verify(probe, pattern, NONE, rows, sums.rounding(np.arange(n)) / LENGTH)

@@ -22,7 +22,7 @@ FIRST_ROUNDS = 3  # before rows are decoded: a wrong column then is in groups th
 LEAST_GROUPS, MOST_GROUPS = 4, 64  # in a round; a row that changes with each of 64 groups is full
 FEW_LEFT, HUB = 8, 8.0  # open rows that are left to halving, if they need so many times the groups of the others
 FEW_OPEN = 0.08  # part of the rows that may stay open: differences along the colors tell more
-LEAST_OPEN, MOST_IN_CELL = 64, 300  # open rows, and columns in question, for which pairs of columns are tried
+MOST_OPEN, MOST_IN_CELL = 256, 300  # open rows, and columns in question, for which pairs of columns are tried
 IDLE_ROUNDS, STILL_OPEN = 2, 0.9  # rounds that may leave nine of ten open rows as they are
 SYMMETRIC = 0.9  # part of the entries whose mirror images may be entries, from which on all of these are taken
 DAMPING, ALIKE = 1e-13, 1e-9  # of least squares; of two columns that no round tells apart
@@ -78,8 +78,8 @@ class GroupSums:
         self._random = np.random.default_rng(SEED)
         self._slack = 0.0  # part of the largest sum in a row that may be left of any
 
-    def search(self, most: int) -> bool:
-        """Add rounds until at most so many rows are open, or more would gain little; whether few are."""
+    def search(self, most: int) -> None:
+        """Add rounds until at most so many rows are open, or more would gain little."""
         idle = 0
         while (before := np.count_nonzero(self.is_open)) > most and idle < IDLE_ROUNDS:
             groups = self._next_groups()
@@ -89,7 +89,6 @@ class GroupSums:
             if len(self.rounds) >= FIRST_ROUNDS:
                 self.explain()
                 idle = idle + 1 if np.count_nonzero(self.is_open) > STILL_OPEN * before else 0
-        return bool(before <= max(LEAST_OPEN, most))
 
     def reopen(self, rows: HostArray) -> None:
         """Take the entries of some rows for guesses again."""
@@ -123,7 +122,7 @@ class GroupSums:
         self.guesses = keys[is_left]
         self._add(keys[~is_left], values[~is_left])
         self._mirror()
-        if np.count_nonzero(self.is_open) <= max(LEAST_OPEN, FEW_OPEN * self.size):
+        if np.count_nonzero(self.is_open) <= np.clip(FEW_OPEN * self.size, 8 * FEW_LEFT, MOST_OPEN):
             self._close(distinct(self.guesses[self.is_open[self.guesses // self.size]], self._pairs(rows, rest)))
             self._mirror()
 
