@@ -76,8 +76,8 @@ class SparsePlan:
             graph = structure.to_scipy().T  # in compressed rows, with the same arrays
             if not structure.is_symmetric:
                 graph = scipy.sparse.csr_array(graph + graph.T)
-            self.order = scipy.sparse.csgraph.reverse_cuthill_mckee(graph, symmetric_mode=True)
-            place = np.argsort(self.order)
+            order = scipy.sparse.csgraph.reverse_cuthill_mckee(graph, symmetric_mode=True)
+            self.order, place = order, np.argsort(order)
             rows, columns = place[rows], place[columns]
             offsets = rows - columns
             lower, upper = int(max(0, offsets.max(initial=0))), int(max(0, -offsets.min(initial=0)))
