@@ -6,6 +6,7 @@ import contextlib
 import copy
 import importlib.util
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -248,18 +249,23 @@ class _KrylovInverse(LinearOperator):
         if self._M is None:
             self._M = owner.M = owner.preconditioners[0].build(self._J)
             owner.usual = MOST_ITERATIONS
-        x, iterations, is_good = self._iterate(b, self._left)
+        x, iterations, is_good = self._iterate(b, self._left, HEADWAY)
         owner.usual = min(owner.usual, iterations)
         if not is_good:
             self._instead = owner.otherwise(self._J)
         return x if self._instead is None else self._instead.matvec(b)
 
-    def _iterate(self, b: Array, limit: int) -> tuple[Array, int, bool]:
-        """J^-1 b, iterations, and whether these were enough."""
-        target = REDUCTION_ILU * np.linalg.norm(b, axis=1)
-        limit = max(1, min(limit, self._left, MOST_ITERATIONS))
-        found = GMRES(restart=60).solve(self._J, b, target=target, max_iterations=limit, M=self._M, confirm=False)
-        iterations = int(np.max(found.iterations))
+    def _iterate(self, b: Array, limit: int, headway: int = 1) -> tuple[Array, int, bool]:
+        """J^-1 b, iterations, and whether these were enough; those without `HEADWAY` end as in `bicgstab`."""
+        norm = np.linalg.norm(b, axis=1)
+        target, limit = REDUCTION_ILU * norm, max(1, min(limit, self._left, MOST_ITERATIONS))
+        soon = min(limit, max(LEAST_ITERATIONS, limit // headway))
+        solve = partial(GMRES(restart=60).solve, self._J, b, target=target, M=self._M, confirm=False)
+        found, least = solve(max_iterations=soon), norm * REDUCTION_ILU ** (0.5 * soon / limit)
+        iterations, size = int(np.max(found.iterations)), found.residual_norm
+        if soon < limit and (size > target).any() and (size <= least).all():
+            found = solve(max_iterations=limit - soon, x0=found.x)
+            iterations += int(np.max(found.iterations))
         self._left -= iterations
         return found.x, iterations, bool((found.residual_norm <= target).all())
 
