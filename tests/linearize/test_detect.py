@@ -321,3 +321,15 @@ def test_a_mean_beside_full_columns_shows_by_few_groups():
     found = ims.detect_structure(bordered, np.concatenate([0.3 + 0.1 * wave, [1.0, 0.0, 0.0]]), budget=3000)
     assert found.full_rows.tolist() == [n, n + 1]
     assert found.evaluations <= 250
+
+
+def test_entries_of_a_ten_thousandth_of_their_row_were_missed():
+    rng, n = np.random.default_rng(1), 400
+    A, weak = (scipy.sparse.random_array((n, n), density=d / n, rng=rng, format="csr") for d in (5, 1))
+    weak.data[:] = 4e-4
+
+    def F(x):
+        return 4.0 * x + x**3 + A @ np.tanh(x) + weak @ np.sin(x) - 1.0
+
+    is_found = found_pattern(ims.detect_structure(ims.Problem(F), np.zeros(n)))[weak.nonzero()]
+    assert np.count_nonzero(~is_found) <= 0.01 * n
