@@ -389,9 +389,10 @@ newer than these counts have no row.
 
 PAGE = """# What the constants are worth
 
-Each number that the methods decide by was halved and doubled, alone. Of {solves} solves ({sets}, sets of the
-[ablation of the stages](ablation.md)) those were repeated that run a function which reads it: how many these are, the
-change of evaluations in percent of the {evaluations:,} of all, and that of the {solved:,} solved.
+Each number that the methods decide by was halved and doubled, alone. Of {solves} solves of the [ablation of the
+stages](ablation.md) ({sets})
+those were repeated that run a function which reads it: how many these are, the change of evaluations in percent of the
+{evaluations:,} of all, and that of the {solved:,} solved.
 A constant without an effect here bounds memory or time, guards against what these problems do not have, is read when
 a module is imported, or serves batches, devices or large systems. Sources of published ones stand beside them in the
 code. Written by `python -m benchmarks.constants`, which stores the counts in `benchmarks/constants.json`.
@@ -413,9 +414,9 @@ def main(arguments: list[str] | None = None) -> None:
         return
     whole, *found = vary(options.only)
     if options.only:
-        new = {(constant["module"], constant["name"]): constant for constant in found}
         _, *stored = json.loads(CONSTANTS.read_text(encoding="utf-8"))
-        found = [new.get((constant["module"], constant["name"]), constant) for constant in stored]
+        known = {(constant["module"], constant["name"]): constant for constant in (*stored, *found)}
+        found = [known[key] for now in constants() if (key := (now.module, now.name)) in known]
     CONSTANTS.write_text(json.dumps([whole, *found], indent=1) + "\n", encoding="utf-8")
     page = PAGE.format(**whole, sets=", ".join(VARIED), table=table(whole, found))
     Path("docs/performance/constants.md").write_text(page, encoding="utf-8")
