@@ -416,7 +416,8 @@ def main(arguments: list[str] | None = None) -> None:
     if options.only:
         _, *stored = json.loads(CONSTANTS.read_text(encoding="utf-8"))
         known = {(constant["module"], constant["name"]): constant for constant in (*stored, *found)}
-        found = [known[key] for now in constants() if (key := (now.module, now.name)) in known]
+        now = {(constant.module, constant.name): constant.meaning for constant in constants()}
+        found = [known[key] | {"meaning": meaning} for key, meaning in now.items() if key in known]
     CONSTANTS.write_text(json.dumps([whole, *found], indent=1) + "\n", encoding="utf-8")
     page = PAGE.format(**whole, sets=", ".join(VARIED), table=table(whole, found))
     Path("docs/performance/constants.md").write_text(page, encoding="utf-8")

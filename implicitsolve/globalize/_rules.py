@@ -50,7 +50,7 @@ def may_be_root(norm: Any, first: Any, moved: Any, size: Any, unit: float) -> An
 
 # Linear solves
 
-LEAST_ETA = 1e-6  # that is asked for where a direction did not help
+LEAST_ETA = 1e-6  # that is requested where a direction did not help
 
 
 def forcing_term(eta: Any, measure: Any, target: Any, largest: float) -> Any:

@@ -19,7 +19,7 @@ from implicitsolve.krylov._descent import Descent, DescentCollector
 from implicitsolve.operators import LinearOperator
 
 BASIS_MEMORY = 42 * 10**6  # entries that both bases of all systems may take, 336 MB in float64,
-LEAST_ROWS = 21  # ... but at least so many vectors each: from 10^6 unknowns on, a solve holds 60 in all
+LEAST_ROWS = 21  # ... but at least so many vectors each: with 10^6 unknowns a solve holds 60 in all
 RECYCLED_MEMORY = 2**17  # entries of U, C, D each, of which a product reads two: 2**19 takes a fifth more time
 ROWS_PER_VECTOR = 4  # rows for each recycled one, where there is room for few: from 3 to 2 the products hardly differ
 LARGEST_SPACE = 400  # vectors; beyond it orthogonalization costs more than it saves

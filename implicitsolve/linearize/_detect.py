@@ -28,7 +28,7 @@ LEAST_UNKNOWNS = 16  # systems with fewer are dense: their Jacobian costs no mor
 SMALLEST_GRAPH = 64  # in smaller ones the pattern of a graph costs what Krylov does (benchmarks/pde.py)
 SAMPLE = 8  # rows that show which diagonals a pattern misses
 FEW_OFFSETS = 8  # of all columns, up to which those of one-sided differences take fewer evaluations than bisection
-KINK_GROUPS = 8  # evaluations that tell rows in which J is wrong for a kink of F alone
+KINK_GROUPS = 8  # evaluations that mark rows in which J is wrong for a kink of F alone
 FIXED, FOR_ENTRY = 10.0, 11.0  # evaluations of `GroupSums`; for each entry of a row: on meshes and networks
 BUDGET = 400  # evaluations: unstructured graphs take 50 to 250 (benchmarks/pde.py)
 

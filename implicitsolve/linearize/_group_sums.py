@@ -11,7 +11,7 @@ from implicitsolve._typing import HostArray
 from implicitsolve.linearize._bisection import DISPLACEMENT, SEED, BudgetSpentError, Entries, Probe
 
 LENGTH = 2.0**-10  # of the displacements, over those of the probe: curved by 1e-7, rounded to 1e-9 or less
-LARGEST_GROUP = 16384  # columns of a group whose places one weight tells apart; with more there are two digits
+LARGEST_GROUP = 16384  # columns of a group whose places one weight distinguishes; with more there are two digits
 WEIGHT_ERROR = 0.03  # of the distance between two weights, by which one may differ that is measured
 CLEAN = 1e-5  # part of the entries found in a sum that may be left of it
 TINY = 1e-6  # part of the largest sum in the row, up to which a change needs no entry, without differences along colors
@@ -25,7 +25,7 @@ FEW_OPEN = 0.01  # part of the rows that may stay open: by 0.08 entries of 1e-4 
 MOST_OPEN, MOST_IN_CELL = 256, 300  # open rows, and columns in question, for which pairs of columns are tried
 IDLE_ROUNDS, STILL_OPEN = 2, 0.9  # rounds that may leave nine of ten open rows as they are
 SYMMETRIC = 0.9  # part of the entries whose mirror images may be entries, from which on all of these are taken
-DAMPING, ALIKE = 1e-13, 1e-9  # of least squares; of two columns that no round tells apart
+DAMPING, ALIKE = 1e-13, 1e-9  # of least squares; of two columns that no round distinguishes
 
 Keys = HostArray
 """Numbers ``row * N + column`` of entries."""

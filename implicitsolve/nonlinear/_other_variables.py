@@ -17,7 +17,7 @@ from implicitsolve.nonlinear._state import NonlinearMethod, Solution, SolveConte
 from implicitsolve.problem import Problem
 from implicitsolve.status import Status
 
-UNIT_SPREAD = 1e3  # of the sizes of the unknowns at x0 or at the best point, from which on they tell their units
+UNIT_SPREAD = 1e3  # of the sizes of the unknowns at x0 or at the best point, from which on they show their units
 
 
 @dataclass(frozen=True, kw_only=True)

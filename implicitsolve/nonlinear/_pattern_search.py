@@ -32,7 +32,7 @@ from implicitsolve.structure._block_triangular import singularity
 from implicitsolve.structure._grid import Grid
 from implicitsolve.structure._sparse import Sparse
 
-MOST_SEARCHES = 3  # more in a solve, where evidence asks for them
+MOST_SEARCHES = 3  # more in a solve, where evidence requires them
 MANY = 0.1  # part of the rows that are wrong: diagonals are missing
 DIGIT = 0.1  # part of ||F|| that a J leaves at most unless its pattern is in doubt
 SURROGATE = 0.5  # part of (J^2 d^2)^(1/2) by which J d differs at most in full rows whose means are known
