@@ -138,8 +138,7 @@ class Evaluator(Systems):
 
     def _with_entering(self, x: Array, *, jacobian: bool) -> tuple[Array, LinearOperator | None]:
         """Evaluate x together with the systems that enter."""
-        entering, self.entering = self.entering, None  # the next evaluation does not see them again
-        return entering.evaluate(x, jacobian=jacobian)
+        return self._take_entering().evaluate(x, jacobian=jacobian)
 
     def _linearize(self, x: Array) -> tuple[Any, Any]:
         if (kept := self._kept_at(x)) is not None:

@@ -138,6 +138,11 @@ class Systems:
         part.rows, part.box = self.rows.take(indices), None if self.box is None else self.box.take(indices)
         return part
 
+    def _take_entering(self) -> Any:
+        """The systems that enter, which the next evaluation does not see again."""
+        entering, self.entering = self.entering, None
+        return entering
+
     # Points of evaluation
 
     def move(self, x: Array, step: Array | float = 0.0, length: HostArray | None = None) -> Array:

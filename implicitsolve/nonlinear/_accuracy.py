@@ -255,7 +255,7 @@ class Progress:
         is_longest, largest = (self.start > 0) & (step > FARTHEST * self.start), larger(self.start, larger(step, size))
         if self.has_any(is_longest):
             largest = where(is_longest, self.start, largest)
-        self.shrink = largest / larger(larger(self.reference, largest), SMALLEST)
+        self.shrink = largest / larger(larger(self.reference, largest), math.ulp(0.0))
         self.reference = self.shrink * self.reference
         self.steps, self.doubted = self.steps + 1, self.doubted & False  # at every x anew
         self.contractions = (self.contractions + 1) * (step <= 0.5 * self.step)
@@ -279,7 +279,7 @@ class Progress:
         where, larger = self.where, self.larger
         scale = larger(larger(size, before), SMALLEST)
         if self.has_any(self.away_gain > 0):
-            moved = self.away_gain * self.norm * (step / larger(self.step, SMALLEST))
+            moved = self.away_gain * self.norm * (step / larger(self.step, math.ulp(0.0)))
             correction = larger(correction, next_length(moved, step))
         is_visible = (self.size <= FAR * self.reference) | (self.contractions >= 2)
         is_visible = is_visible & ((before == 0) | (before * FARTHEST >= step))
