@@ -17,7 +17,7 @@ from implicitsolve._arrays.namespace import eps, numpy_namespace
 from implicitsolve._record import LimitReached
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._norms import norm2
-from implicitsolve.linearize._coloring import LEAST_FULL, full_rows, greedy_colors
+from implicitsolve.linearize._coloring import full_rows, greedy_colors
 from implicitsolve.linearize._difference_steps import FARTHER
 from implicitsolve.structure._sparse import Sparse
 
@@ -170,7 +170,7 @@ def bisect(probe: Probe, only: HostArray) -> Entries:
     full = NONE
     while True:
         counts, whole = np.bincount(rows, minlength=n), starts.size - 1
-        more = full_rows(np.where(counts == whole, n, counts)) if whole > LEAST_FULL else full
+        more = full_rows(np.where(counts == whole, n, counts)) if whole > 3 * FIRST_GROUPS else full
         if more.size:
             full = np.union1d(full, more)
             keep = ~np.isin(rows, more)

@@ -14,7 +14,7 @@ from implicitsolve._typing import HostArray
 from implicitsolve.structure._sparse import COMMON, LEAST_COMMON, Sparse
 
 SLACK = 1.5  # a lattice is taken with so many times the colors that the fullest row needs; greedy needs 1.2 to 2
-LEAST_FULL, FULL_PART = 48, 0.25  # entries of a full row at least, and their part of the unknowns
+LEAST_FULL, FULL_PART = 128, 0.25  # entries of a full row at least, and their part of the unknowns
 MOST_FULL = 8  # rows that may be left out
 LEAST_LINES = 4  # an offset shows a length of lines if at least one of so many columns has it
 MOST_KINDS, MOST_LATTICES = 96, 256  # kinds of rows that are looked at, and lattices that suit the most frequent one

@@ -191,7 +191,7 @@ class SparseJacobians(JacobianAssembler):
 
     @property
     def saves_products(self) -> bool:  # type: ignore[override]
-        return not self._is_refuted and self.cost <= LEAST_FIRST
+        return not (self._is_refuted or self._found.full_rows.size) and self.cost <= LEAST_FIRST
 
     def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> SparseMatrix:
         (first, self._first), norms = (self._first, None), norm2(F)
