@@ -185,11 +185,11 @@ def test_what_a_solve_detected_is_drawn_with_its_full_rows():
         y[7] = x.sum() - 1
         return y
 
-    found = ims.detect_structure(F, np.ones(60))
+    found = ims.detect_structure(F, np.ones(200))
     assert found.full_rows.tolist() == [7]
     shown = drawn(ims.diagnostics.plot_structure(found))
     assert shown[7].all()
-    assert shown.sum() == 60 + 59 * 2
+    assert shown.sum() == 200 + 199 * 2
     result = ims.root(lambda u: np.diff(u, 2, prepend=0.0, append=0.0) + np.exp(u) / 900, np.zeros(30))
     np.testing.assert_array_equal(
         drawn(ims.diagnostics.plot_structure(result)), np.abs(np.subtract.outer(range(30), range(30))) < 2
