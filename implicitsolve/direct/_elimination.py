@@ -78,7 +78,7 @@ def _places(A: Any, nodes: HostArray) -> HostArray:
 
 @dataclass(frozen=True)
 class Core:
-    """What is left of a graph once vertices of few neighbors are eliminated: as a band it is estimated what it fills.
+    """What is left of a graph once vertices of few neighbors are eliminated; its fill is estimated as that of a band.
 
     Separators of grids and meshes are about as large as the band after reverse Cuthill-McKee; of networks, a tenth.
     """
